@@ -1,0 +1,212 @@
+"""The builder: tensor programs made from Python, checked at construction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from prism.errors import PrismError
+from prism.program import constant
+from prism.program.node import Node, Op
+from prism.program.program import DTYPES, Program, check_size
+
+_UNARY = {op.value: op for op in (Op.EXP, Op.SQUARE, Op.SQRT, Op.SILU, Op.GELU, Op.RELU)}
+_BINARY = {op.value: op for op in (Op.ADD, Op.SUB, Op.MUL, Op.DIV)}
+_REDUCE = {op.value: op for op in (Op.SUM, Op.MAX)}
+
+
+class Builder:
+    """Builds a Program.
+
+    >>> b = Builder("scores", sizes={"s": 4, "d": 8, "h": 16})
+    >>> q, k = b.input("Q", "s d"), b.input("K", "h d")
+    >>> b.build(O=b.softmax(b.matmul(q, k, "d"), "h")).outputs[0][1].axes
+    ('s', 'h')
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sizes: Mapping[str, int | str],
+        dtype: str = "bf16",
+        params: Mapping[str, float] | None = None,
+    ):
+        self.name = name
+        if dtype not in DTYPES:
+            raise PrismError(f"program {name}: dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+        self.dtype = dtype
+        self.sizes = {axis: check_size(name, axis, size) for axis, size in sizes.items()}
+        self.params = {k: self._number(k, v) for k, v in (params or {}).items()}
+        self._inputs: dict[str, Node] = {}
+
+    # Leaves -------------------------------------------------------------------------------
+
+    def input(self, name: str, axes: str | Iterable[str], dtype: str | None = None) -> Node:
+        """Declares an input; `axes` as "n d" or a list. Every axis must have a size."""
+        axes = axes.replace(",", " ").split() if isinstance(axes, str) else list(axes)
+        if not str(name).isidentifier():
+            raise PrismError(f"program {self.name}: input name {name!r} is not an identifier")
+        if name in self._inputs:
+            raise PrismError(f"program {self.name}: input {name!r} is declared twice")
+        for axis in axes:
+            if axis not in self.sizes:
+                raise PrismError(
+                    f"program {self.name}: input {name!r} has axis {axis!r}, which has no size; "
+                    f"sizes are {sorted(self.sizes)}"
+                )
+        if dtype not in (None, self.dtype):
+            raise PrismError(
+                f"program {self.name}: input {name!r} has dtype {dtype!r}, the program {self.dtype}"
+            )
+        self._inputs[name] = Node(Op.INPUT, arg=name, axes=axes)
+        return self._inputs[name]
+
+    # Operators ----------------------------------------------------------------------------
+
+    def matmul(self, a: Node, b: Node, axis: str | None = None) -> Node:
+        """Contracts `axis`; further shared axes are batch axes. May be left out when unique."""
+        if axis is None:
+            shared = [x for x in a.axes if x in b.axes]
+            if len(shared) != 1:
+                raise PrismError(
+                    f"program {self.name}: matmul of {list(a.axes)} and {list(b.axes)} shares "
+                    f"axes {shared}; name the one to contract"
+                )
+            axis = shared[0]
+        return self._node(Op.MATMUL, (a, b), axis)
+
+    def sum(self, x: Node, axis: str) -> Node:
+        """Sum over `axis`."""
+        return self._node(Op.SUM, (x,), axis)
+
+    def max(self, x: Node, axis: str) -> Node:
+        """Maximum over `axis`; NaN propagates."""
+        return self._node(Op.MAX, (x,), axis)
+
+    def exp(self, x: Node) -> Node:
+        """Natural exponential."""
+        return self._node(Op.EXP, (x,))
+
+    def square(self, x: Node) -> Node:
+        """x * x."""
+        return self._node(Op.SQUARE, (x,))
+
+    def sqrt(self, x: Node) -> Node:
+        """Square root."""
+        return self._node(Op.SQRT, (x,))
+
+    def silu(self, x: Node) -> Node:
+        """x / (1 + exp(-x))."""
+        return self._node(Op.SILU, (x,))
+
+    def gelu(self, x: Node) -> Node:
+        """x * Phi(x) with the error function, not the tanh form."""
+        return self._node(Op.GELU, (x,))
+
+    def relu(self, x: Node) -> Node:
+        """max(x, 0)."""
+        return self._node(Op.RELU, (x,))
+
+    def add(self, a: Node | float, b: Node | float) -> Node:
+        """a + b, broadcast by axis names; a constant operand is allowed."""
+        if not isinstance(a, Node):
+            a, b = b, a
+        return self.shift(a, b) if not isinstance(b, Node) else self._node(Op.ADD, (a, b))
+
+    def sub(self, a: Node | float, b: Node | float) -> Node:
+        """a - b."""
+        if not isinstance(a, Node):
+            return self.shift(self.scale(b, -1), a)
+        if not isinstance(b, Node):
+            return self.shift(a, f"-({b})")
+        return self._node(Op.SUB, (a, b))
+
+    def mul(self, a: Node | float, b: Node | float) -> Node:
+        """a * b."""
+        if not isinstance(a, Node):
+            a, b = b, a
+        return self.scale(a, b) if not isinstance(b, Node) else self._node(Op.MUL, (a, b))
+
+    def div(self, a: Node, b: Node | float) -> Node:
+        """a / b."""
+        if not isinstance(a, Node):
+            raise PrismError(f"program {self.name}: div of a constant by a tensor is not supported")
+        return self.scale(a, f"1/({b})") if not isinstance(b, Node) else self._node(Op.DIV, (a, b))
+
+    def scale(self, x: Node, factor: str | float) -> Node:
+        """x * factor, a constant expression over sizes and parameters such as "1/d"."""
+        return self._node(Op.SCALE, (x,), self._constant(factor))
+
+    def shift(self, x: Node, term: str | float) -> Node:
+        """x + term, a constant expression."""
+        return self._node(Op.SHIFT, (x,), self._constant(term))
+
+    def rms_norm(self, x: Node, axis: str, eps: str | float = "eps") -> Node:
+        """x / sqrt(mean(x^2 over axis) + eps)."""
+        mean = self.scale(self.sum(self.square(x), axis), f"1/{axis}")
+        return self.div(x, self.sqrt(self.shift(mean, eps)))
+
+    def softmax(self, x: Node, axis: str) -> Node:
+        """exp(x) / sum(exp(x) over axis). The shift by a row maximum is a numeric concern."""
+        e = self.exp(x)
+        return self.div(e, self.sum(e, axis))
+
+    # Result -------------------------------------------------------------------------------
+
+    def build(self, **outputs: Node) -> Program:
+        """The finished program. Raises PrismError for an unused input or axis, naming it."""
+        if not outputs:
+            raise PrismError(f"program {self.name}: has no output")
+        for name, node in outputs.items():
+            if not isinstance(node, Node):
+                raise PrismError(f"program {self.name}: output {name!r} is not a tensor")
+            if name in self._inputs:
+                raise PrismError(f"program {self.name}: output {name!r} is also an input")
+        program = Program(
+            self.name,
+            tuple(outputs.items()),
+            self.sizes,
+            self.dtype,
+            self.params,
+        )
+        used = {n.arg for n in program.nodes if n.op is Op.INPUT}
+        unused = [name for name in self._inputs if name not in used]
+        if unused:
+            raise PrismError(f"program {self.name}: input {unused[0]!r} is not used by any output")
+        axes = {axis for node in self._inputs.values() for axis in node.axes}
+        sizes = {k: v for k, v in self.sizes.items() if k in axes}
+        return Program(
+            self.name, program.outputs, sizes, self.dtype, self.params, tuple(self._inputs)
+        )
+
+    # Checks -------------------------------------------------------------------------------
+
+    def _node(self, op: Op, src: tuple[Node, ...], arg: str | None = None) -> Node:
+        for operand in src:
+            if not isinstance(operand, Node):
+                raise PrismError(
+                    f"program {self.name}: {op.value}: operand {operand!r} is not a tensor"
+                )
+        try:
+            return Node(op, src, arg)
+        except PrismError as error:
+            raise PrismError(f"program {self.name}: {error}") from None
+
+    def _constant(self, value: str | float) -> str:
+        text = constant.canonical(value)
+        unknown = constant.names(text) - set(self.sizes) - set(self.params)
+        if unknown:
+            raise PrismError(
+                f"program {self.name}: constant {text!r} reads {sorted(unknown)[0]!r}, which is "
+                f"neither a size nor a parameter"
+            )
+        probe = {k: v if isinstance(v, int) else 2 for k, v in self.sizes.items()} | self.params
+        constant.evaluate(text, probe)
+        return text
+
+    def _number(self, name: str, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise PrismError(f"program {self.name}: parameter {name}={value!r} must be a number")
+        if not math.isfinite(value):
+            raise PrismError(f"program {self.name}: parameter {name}={value!r} must be finite")
+        return float(value)
