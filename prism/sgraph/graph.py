@@ -1,0 +1,195 @@
+"""sGraphs: a kernel graph whose kernels hold block graphs (paper section 2).
+
+Grid and loop sizes are never part of a graph: they are the symbols d_x, d_y, d_z, d_i. Which data
+dimension a parallel dimension partitions is a mapping variable m[T, d, p]; an assignment of those
+variables is a `Mapping`, and a kernel without one is still fully symbolic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from prism.errors import PrismError
+from prism.program.node import LEGAL, Node, Op, topological
+
+GRID_DIMS = ("x", "y", "z")
+LOOP_DIM = "i"
+
+
+class MapVar(NamedTuple):
+    """m[T, d, p]: 1 when parallel dimension `par` partitions axis `axis` of tensor `tensor`."""
+
+    tensor: str
+    axis: str
+    par: str
+
+    def __str__(self) -> str:
+        return f"m[{self.tensor},{self.axis},{self.par}]"
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """The variables that are 1; all others are 0. Loaders carry imap and fmap, savers omap."""
+
+    ones: frozenset[MapVar]
+
+    def axis(self, tensor: str, par: str) -> str | None:
+        """The axis of `tensor` that `par` partitions, or None where it is replicated."""
+        return self._table.get((tensor, par))
+
+    def pars(self, tensor: str, axis: str) -> tuple[str, ...]:
+        """The parallel dimensions that partition `axis` of `tensor`, in name order, grid first."""
+        found = (v.par for v in self.ones if (v.tensor, v.axis) == (tensor, axis))
+        return tuple(sorted(found, key=lambda p: (p == LOOP_DIM, p)))
+
+    @cached_property
+    def _table(self) -> dict[tuple[str, str], str]:
+        return {(v.tensor, v.par): v.axis for v in self.ones}
+
+    def __str__(self) -> str:
+        return " ".join(sorted(map(str, self.ones)))
+
+
+@dataclass(frozen=True)
+class BlockGraph:
+    """What one thread block does: LOAD leaves, operators, ACCUM over the loop, SAVE roots.
+
+    `grid` lists the active grid dimensions, at most three; `loop` is the for-loop dimension or
+    None. LOAD.arg and SAVE.arg name kernel-level tensors.
+    """
+
+    grid: tuple[str, ...]
+    loop: str | None
+    savers: tuple[Node, ...]
+
+    def __post_init__(self):
+        if len(self.grid) > len(GRID_DIMS) or set(self.grid) - set(GRID_DIMS):
+            raise PrismError(f"block graph: grid dimensions {self.grid} are not among {GRID_DIMS}")
+        for node in self.nodes:
+            if node.op not in LEGAL["block"]:
+                raise PrismError(f"block graph: operator {node.op.value} is not legal here")
+            if node.op is Op.ACCUM and self.loop is None:
+                raise PrismError("block graph: an accumulator needs a for-loop dimension")
+        if any(s.op is not Op.SAVE for s in self.savers):
+            raise PrismError("block graph: every root must be an output saver")
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node, sources first."""
+        return tuple(topological(self.savers))
+
+    @cached_property
+    def loaders(self) -> tuple[Node, ...]:
+        """The LOAD nodes."""
+        return tuple(n for n in self.nodes if n.op is Op.LOAD)
+
+    @property
+    def pars(self) -> tuple[str, ...]:
+        """All parallel dimensions, P = Pg + Pf."""
+        return self.grid + ((self.loop,) if self.loop else ())
+
+    @cached_property
+    def after_loop(self) -> frozenset[Node]:
+        """ACCUM nodes and all that is computed from them: what happens once, after the loop."""
+        after: set[Node] = set()
+        for node in self.nodes:
+            if node.op is Op.ACCUM or any(s in after for s in node.src):
+                after.add(node)
+        return frozenset(after)
+
+    def varying(self, mapping: Mapping) -> frozenset[Node]:
+        """Nodes whose value differs from one loop iteration to the next."""
+        found: set[Node] = set()
+        for node in self.nodes:
+            if node.op is Op.LOAD:
+                if self.loop and mapping.axis(node.arg, self.loop):
+                    found.add(node)
+            elif node.op is not Op.ACCUM and any(s in found for s in node.src):
+                found.add(node)
+        return frozenset(found)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A graph-defined operator of the kernel graph."""
+
+    block: BlockGraph
+    mapping: Mapping | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the kernel-level tensors it loads, each once."""
+        return tuple(dict.fromkeys(n.arg for n in self.block.loaders))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Names of the tensors it saves."""
+        return tuple(n.arg for n in self.block.savers)
+
+
+@dataclass(frozen=True)
+class SGraph:
+    """The kernel graph: kernels in an order in which every tensor is written before it is read."""
+
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def operators(self) -> int:
+        """Number of computing operators (loaders, accumulators and savers apart)."""
+        moves = {Op.LOAD, Op.SAVE, Op.ACCUM}
+        return sum(n.op not in moves for k in self.kernels for n in k.block.nodes)
+
+    def to_json(self) -> dict:
+        """Plain data; `from_json` gives an equal graph back."""
+        return {"kernels": [_kernel_to_json(k) for k in self.kernels]}
+
+    @staticmethod
+    def from_json(data: dict) -> SGraph:
+        """Raises PrismError for data that is not a graph."""
+        try:
+            return SGraph(tuple(_kernel_from_json(k) for k in data["kernels"]))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise PrismError(f"sGraph: not readable from JSON: {error!r}") from None
+
+
+def _kernel_to_json(kernel: Kernel) -> dict:
+    index = {node: i for i, node in enumerate(kernel.block.nodes)}
+    mapping = kernel.mapping and sorted(list(v) for v in kernel.mapping.ones)
+    return {
+        "grid": list(kernel.block.grid),
+        "loop": kernel.block.loop,
+        "nodes": [_node_to_json(node, index) for node in kernel.block.nodes],
+        "savers": [index[s] for s in kernel.block.savers],
+        "mapping": mapping,
+    }
+
+
+def _node_to_json(node: Node, index: dict[Node, int]) -> dict:
+    data = {"op": node.op.value, "src": [index[s] for s in node.src]}
+    if node.arg is not None:
+        data["arg"] = node.arg
+    if not node.src:
+        data["axes"] = list(node.axes)
+    return data
+
+
+def _kernel_from_json(data: dict) -> Kernel:
+    nodes: list[Node] = []
+    for item in data["nodes"]:
+        if any(not 0 <= s < len(nodes) for s in item["src"]):
+            raise ValueError("a node's sources must come before it")
+        src = [nodes[s] for s in item["src"]]
+        nodes.append(Node(Op(item["op"]), src, item.get("arg"), item.get("axes")))
+    savers = tuple(nodes[i] for i in data["savers"])
+    mapping = data["mapping"]
+    if mapping is not None:
+        mapping = make_mapping(MapVar(*v) for v in mapping)
+    return Kernel(BlockGraph(tuple(data["grid"]), data["loop"], savers), mapping)
+
+
+def make_mapping(ones: Iterable[MapVar]) -> Mapping:
+    """A Mapping of the given variables."""
+    return Mapping(frozenset(ones))
