@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from prism.errors import PrismError
 from prism.program.node import LEGAL, Node, Op, topological
+from prism.program.serial import nodes_from_json, nodes_to_json
 
 GRID_DIMS = ("x", "y", "z")
 LOOP_DIM = "i"
@@ -161,28 +162,14 @@ def _kernel_to_json(kernel: Kernel) -> dict:
     return {
         "grid": list(kernel.block.grid),
         "loop": kernel.block.loop,
-        "nodes": [_node_to_json(node, index) for node in kernel.block.nodes],
+        "nodes": nodes_to_json(kernel.block.nodes),
         "savers": [index[s] for s in kernel.block.savers],
         "mapping": mapping,
     }
 
 
-def _node_to_json(node: Node, index: dict[Node, int]) -> dict:
-    data = {"op": node.op.value, "src": [index[s] for s in node.src]}
-    if node.arg is not None:
-        data["arg"] = node.arg
-    if not node.src:
-        data["axes"] = list(node.axes)
-    return data
-
-
 def _kernel_from_json(data: dict) -> Kernel:
-    nodes: list[Node] = []
-    for item in data["nodes"]:
-        if any(not 0 <= s < len(nodes) for s in item["src"]):
-            raise ValueError("a node's sources must come before it")
-        src = [nodes[s] for s in item["src"]]
-        nodes.append(Node(Op(item["op"]), src, item.get("arg"), item.get("axes")))
+    nodes = nodes_from_json(data["nodes"])
     savers = tuple(nodes[i] for i in data["savers"])
     mapping = data["mapping"]
     if mapping is not None:
