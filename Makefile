@@ -1,0 +1,44 @@
+# `make artifact` reproduces the paper's evaluation, `make test` checks the project. Both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+CORES ?= all
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+
+.PHONY: artifact smoke test clean
+.DELETE_ON_ERROR:
+
+artifact: $(READY) compiler
+	snakemake --cores $(CORES)
+
+smoke: $(READY) compiler
+	snakemake --cores $(CORES) --config overrides="suite=smoke"
+
+test: $(READY) compiler
+	ruff check .
+	ruff format --check .
+	snakefmt --check Snakefile
+	lint-imports
+	snakemake --lint
+	python -m pytest -n 2 -m "not slow" tests
+
+clean:
+	rm -rf $(VENV) .snakemake
+
+# The stamp is written last, so an interrupted installation is done again from the start.
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || \
+	{ echo "prism: $(PYTHON) is missing or not Python 3.11 to 3.13; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	{ echo "prism: $(PYTHON) cannot make virtual environments; install its venv package (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+.PHONY: compiler
+compiler:
+	@command -v $${CXX:-g++} >/dev/null || \
+	{ echo "prism: no C++ compiler: install g++ (Debian: apt-get install g++) or set CXX" >&2; exit 1; }
