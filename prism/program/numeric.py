@@ -117,6 +117,6 @@ def evaluate(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np
             if node not in values:
                 values[node] = apply(node.op, node.arg, [values[s] for s in node.src], program.env)
     return {
-        name: np.ascontiguousarray(aligned(values[node], node.axes))
+        name: np.asarray(aligned(values[node], node.axes), order="C")
         for name, node in program.outputs
     }
