@@ -1,0 +1,1 @@
+"""The CPU backend: C++17 with OpenMP."""

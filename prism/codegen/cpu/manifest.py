@@ -1,0 +1,45 @@
+"""The manifest of the CPU backend."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from prism.codegen.backend import Backend
+from prism.codegen.cpu.printer import source
+from prism.errors import PrismError
+
+# Never -ffast-math: NaN and infinity must survive. FMA contraction is allowed, as accumulation is
+# fp32 whatever the order.
+FLAGS = (
+    "-std=c++17 -O3 -march=native -fopenmp -shared -fPIC "
+    "-fno-math-errno -fno-trapping-math -ffp-contract=fast -fno-semantic-interposition"
+).split()
+
+
+def build(source_path: Path, library_path: Path) -> list[str]:
+    """The compile command. The compiler is $CXX, else g++ or clang++ on PATH.
+
+    Raises PrismError when there is none.
+    """
+    wanted = os.environ.get("CXX")
+    for name in [wanted] if wanted else ["g++", "clang++"]:
+        found = shutil.which(name)
+        if found:
+            return [found, *FLAGS, "-o", str(library_path), str(source_path)]
+    raise PrismError(
+        f"C++ compiler: {wanted or 'g++ or clang++'} is not on PATH; "
+        f"install one or name it in the environment variable CXX"
+    )
+
+
+CPU = Backend(
+    name="cpu",
+    dtypes=("bf16", "fp16", "fp32"),
+    suffix=".cpp",
+    source=source,
+    build=build,
+    options={"schedule": ("static", "dynamic")},
+    scratch_bytes=8 << 20,
+)

@@ -1,0 +1,268 @@
+"""Lowering: from a concrete graph to a tile program.
+
+Every decision that is not spelling is made here: which values have buffers and in which layout,
+what is fused into what, what is hoisted out of the loop, which operand of a matmul is streamed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from prism.codegen.errors import LoweringError
+from prism.codegen.tile import (
+    Buffer,
+    Call,
+    Chain,
+    Contract,
+    Expr,
+    Fill,
+    Load,
+    Loop,
+    Merge,
+    Reduce,
+    Ref,
+    Statement,
+    Store,
+    Target,
+    Tensor,
+    TileKernel,
+    TileProgram,
+    View,
+    refs,
+)
+from prism.errors import PrismError
+from prism.instantiate.concrete import Concrete
+from prism.instantiate.materialize import materialized, regions
+from prism.instantiate.spans import Span, ceil_div, kernel_spans
+from prism.program import Node, Op, Program
+from prism.program.constant import evaluate
+from prism.program.node import REDUCE, WITH_CONSTANT, accum_kind
+from prism.sgraph import Kernel
+
+_IDENTITY = {"sum": 0.0, "max": -math.inf}
+
+
+def lower(concrete: Concrete) -> TileProgram:
+    """The tile program of a concrete graph.
+
+    Raises LoweringError, with the reason, for a graph whose tiles do not fit together at these
+    sizes or whose kernels do not read and write the program's tensors.
+    """
+    program = concrete.program
+    try:
+        tensors = _tensors(concrete)
+        kernels = tuple(
+            _Lowering(program, kernel, sizes, tensors).run()
+            for kernel, sizes in zip(concrete.graph.kernels, concrete.sizes, strict=True)
+        )
+    except LoweringError:
+        raise
+    except PrismError as error:
+        raise LoweringError(str(error)) from None
+    inputs, outputs = tuple(program.inputs), tuple(name for name, _ in program.outputs)
+    return TileProgram(program.name, tensors, inputs, outputs, kernels, dict(concrete.options))
+
+
+def _tensors(concrete: Concrete) -> dict[str, Tensor]:
+    """All tensors in memory; raises LoweringError when one is read before it is written."""
+    program = concrete.program
+
+    def tensor(name: str, axes: tuple[str, ...], role: str) -> Tensor:
+        dtype = "fp32" if role == "temp" else program.dtype
+        return Tensor(name, axes, tuple(program.size(a) for a in axes), dtype, role)
+
+    found = {name: tensor(name, node.axes, "input") for name, node in program.inputs.items()}
+    outputs = {name: tensor(name, node.axes, "output") for name, node in program.outputs}
+    for kernel in concrete.graph.kernels:
+        for loader in kernel.block.loaders:
+            known = found.get(loader.arg)
+            if known is None:
+                raise LoweringError(f"load {loader.arg}: nothing has written that tensor")
+            if known.axes != loader.axes and (
+                known.role == "input" or set(known.axes) != set(loader.axes)
+            ):
+                raise LoweringError(
+                    f"load {loader.arg}: has axes {list(loader.axes)}, "
+                    f"the tensor {list(known.axes)}"
+                )
+        for saver in kernel.block.savers:
+            name, made = saver.arg, outputs.get(saver.arg)
+            if name in found:
+                raise LoweringError(f"save {name}: that tensor is written already")
+            if made is not None and set(made.axes) != set(saver.axes):
+                raise LoweringError(
+                    f"save {name}: has axes {list(saver.axes)}, the output {list(made.axes)}"
+                )
+            found[name] = made or tensor(name, saver.axes, "temp")
+    for name in outputs:
+        if name not in found:
+            raise LoweringError(f"output {name!r} is written by no kernel")
+    return found
+
+
+class _Lowering:
+    """One kernel."""
+
+    def __init__(
+        self,
+        program: Program,
+        kernel: Kernel,
+        sizes: Mapping[str, int],
+        tensors: Mapping[str, Tensor],
+    ):
+        self.program, self.kernel, self.sizes, self.tensors = program, kernel, sizes, tensors
+        self.spans: dict[Node, tuple[Span, ...]] = kernel_spans(program, kernel, sizes)
+        self.where, self.buffered = regions(kernel), materialized(kernel)
+        self.name: dict[Node, str] = {}
+        self.views: dict[str, View] = {}
+        self.buffers: dict[str, Buffer] = {}
+        self.code: dict[str, list[Statement]] = {"pre": [], "body": [], "post": []}
+
+    def run(self) -> TileKernel:
+        for node in self.kernel.block.nodes:
+            if node.op is Op.LOAD:
+                self._load(node)
+            elif node.op is Op.SAVE:
+                self._save(node)
+            elif node.op is Op.ACCUM:
+                self._accum(node)
+            elif node in self.buffered:
+                self._value(node)
+        grid = tuple((p, self.sizes[p]) for p in self.kernel.block.grid)
+        code = {region: tuple(statements) for region, statements in self.code.items()}
+        return TileKernel(grid, self._loop(), self.views, self.buffers, **code)
+
+    # Statements ---------------------------------------------------------------------------
+
+    def _emit(self, node: Node, statement: Statement) -> None:
+        self.code[self.where[node]].append(statement)
+
+    def _view(self, node: Node) -> str:
+        spans = {s.axis: s for s in self.spans[node]}
+        name, tensor = f"v_{node.arg}", self.tensors[node.arg]
+        self.views[name] = View(name, node.arg, tuple(spans[a] for a in tensor.axes))
+        return name
+
+    def _load(self, node: Node) -> None:
+        self.name[node] = self._view(node)
+        self._emit(node, Load(self.name[node]))
+
+    def _save(self, node: Node) -> None:
+        name = self._view(node)
+        self._emit(node, Store(name, self._expr(node.src[0]), self.views[name].spans))
+
+    def _value(self, node: Node) -> None:
+        if node.op is Op.MATMUL:
+            self._contract(node, node)
+        elif node.op in REDUCE:
+            self._reduce(node, node)
+        else:
+            expr = self._call(node)
+            target = self._buffer(node, self._layout(node, expr))
+            self._emit(node, Chain(target, expr, self.buffers[target.buffer].spans))
+
+    def _accum(self, node: Node) -> None:
+        (source,) = node.src
+        kind, axis = accum_kind(node)
+        if source in self.name or source not in self._fused():
+            expr = self._expr(source)
+            target = self._buffer(node, self._layout(source, expr))
+            if kind == "concat":
+                self._emit(node, Chain(target, expr, self._order(target, source)))
+            else:
+                self._emit(node, Merge(target, kind, expr, self.buffers[target.buffer].spans))
+        elif source.op is Op.MATMUL:
+            self._contract(source, node)
+        else:
+            self._reduce(source, node)
+        if kind != "concat":
+            fill = Fill(self.name[node], _IDENTITY[kind])
+            self.code["pre"].append(fill)
+
+    def _fused(self) -> set[Node]:
+        made = REDUCE | {Op.MATMUL}
+        return {n for n in self.kernel.block.nodes if n.op in made and n not in self.buffered}
+
+    def _contract(self, node: Node, dest: Node) -> None:
+        first, second = node.src
+        free = [
+            [s for s in self.spans[x] if s.axis not in y.axes]
+            for x, y in ((first, second), (second, first))
+        ]
+        # The streamed operand is the one with more free elements; on a tie, one in memory.
+        weight = [math.prod(s.extent for s in spans) for spans in free]
+        in_memory = [x.op is Op.LOAD for x in (first, second)]
+        if (weight[0], in_memory[0]) > (weight[1], in_memory[1]):
+            first, second = second, first
+            free.reverse()
+        a, b = self.name[first], self.name[second]
+        order = {s.axis: i for i, s in enumerate(self._spans_of(b))}
+        lead = {s.axis: i for i, s in enumerate(self._spans_of(a))}
+        rows = sorted(free[0], key=lambda s: lead[s.axis])
+        cols = sorted(free[1], key=lambda s: order[s.axis])
+        inner = next(s for s in self.spans[first] if s.axis == node.arg)
+        batch = [s for s in self._spans_of(a) if s.axis in second.axes and s != inner]
+        target = self._buffer(dest, [s.axis for s in (*batch, *rows, *cols)])
+        accumulate = dest is not node and accum_kind(dest).kind == "sum"
+        parts = tuple(batch), tuple(rows), tuple(cols)
+        self._emit(node, Contract(target, a, b, inner, *parts, accumulate))
+
+    def _reduce(self, node: Node, dest: Node) -> None:
+        (source,) = node.src
+        expr = self._expr(source)
+        axis = next(s for s in self.spans[source] if s.axis == node.arg)
+        layout = [a for a in self._layout(source, expr) if a != node.arg]
+        target = self._buffer(dest, layout)
+        accumulate = dest is not node and accum_kind(dest).kind != "concat"
+        spans = self._order(target, node)
+        self._emit(node, Reduce(target, node.op.value, expr, axis, spans, accumulate))
+
+    # Values -------------------------------------------------------------------------------
+
+    def _expr(self, node: Node) -> Expr:
+        return Ref(self.name[node]) if node in self.name else self._call(node)
+
+    def _call(self, node: Node) -> Call:
+        constant = evaluate(node.arg, self.program.env) if node.op in WITH_CONSTANT else None
+        return Call(node.op, tuple(self._expr(s) for s in node.src), constant)
+
+    def _buffer(self, node: Node, layout: Iterable[str]) -> Target:
+        """A new buffer for the node, its axes in the order of `layout`."""
+        spans = {s.axis: s for s in self.spans[node]}
+        name = self.name[node] = f"t{len(self.buffers)}_{node.op.value}"
+        self.buffers[name] = Buffer(name, tuple(spans[axis] for axis in layout))
+        at = None
+        if node.op is Op.ACCUM and accum_kind(node).kind == "concat":
+            cut = {s.axis: s for s in self.spans[node.src[0]]}[accum_kind(node).axis]
+            at = cut if cut.step is not None else None
+        return Target(name, at)
+
+    def _spans_of(self, name: str) -> tuple[Span, ...]:
+        return (self.views.get(name) or self.buffers[name]).spans
+
+    def _order(self, target: Target, node: Node) -> tuple[Span, ...]:
+        """The node's spans in the layout order of the target."""
+        spans = {s.axis: s for s in self.spans[node]}
+        return tuple(spans[s.axis] for s in self.buffers[target.buffer].spans)
+
+    def _layout(self, node: Node, expr: Expr) -> list[str]:
+        """The axis order of the widest value that an expression reads, and what else there is."""
+        size = {name: math.prod(s.extent for s in self._spans_of(name)) for name in refs(expr)}
+        widest = max(size, key=size.get)
+        order = [s.axis for s in self._spans_of(widest)]
+        return [a for a in node.axes if a not in order] + order
+
+    # The loop -----------------------------------------------------------------------------
+
+    def _loop(self) -> Loop | None:
+        par = self.kernel.block.loop
+        if par is None:
+            return None
+        cut = {s for spans in self.spans.values() for s in spans if s.step is not None}
+        shapes = {(s.size, s.grid, s.tile, s.step) for s in cut}
+        ragged = [s for s in cut if ceil_div(s.last, s.step) != self.sizes[par]]
+        if len(shapes) > 1 and ragged:
+            axes = sorted({s.axis for s in cut})
+            raise LoweringError(f"loop {par}: blocks run different numbers of it along {axes}")
+        return Loop(par, self.sizes[par], min(ragged, key=lambda s: s.axis) if ragged else None)

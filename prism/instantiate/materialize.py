@@ -1,0 +1,76 @@
+"""Which values of a block graph need a buffer: the fusion of elementwise chains (thread graph).
+
+Loaded tensors are read in place. A matmul or a reduction that only feeds a matching accumulator is
+computed straight into it. An elementwise operator with one user is evaluated inside that user's
+loop, unless the user would evaluate it more often than it has elements, or is a matmul.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from prism.instantiate.spans import Span
+from prism.program import Node, Op
+from prism.program.node import BINARY, REDUCE, UNARY, accum_kind
+from prism.sgraph import Kernel
+
+ELEMENTWISE = UNARY | BINARY
+_FITS = {Op.MATMUL: "sum", Op.SUM: "sum", Op.MAX: "max"}
+
+
+def regions(kernel: Kernel) -> dict[Node, str]:
+    """Where each node runs: "pre" (once, before the loop), "body" or "post".
+
+    An ACCUM node is in "body", where it accumulates; what reads it is in "post".
+    """
+    after, varying = kernel.block.after_loop, kernel.block.varying(kernel.mapping)
+    found = {}
+    for node in kernel.block.nodes:
+        if node.op is Op.ACCUM or node in varying:
+            found[node] = "body"
+        else:
+            found[node] = "post" if node in after or node.op is Op.SAVE else "pre"
+    return found
+
+
+def users(kernel: Kernel) -> dict[Node, list[Node]]:
+    """The users of each node, one entry a use."""
+    found: dict[Node, list[Node]] = {node: [] for node in kernel.block.nodes}
+    for node in kernel.block.nodes:
+        for source in node.src:
+            found[source].append(node)
+    return found
+
+
+def fuses(source: Node, accum: Node) -> bool:
+    """Whether `accum` can be the destination of the matmul or reduction `source`."""
+    kind = accum_kind(accum).kind
+    return kind == "concat" or _FITS[source.op] == kind
+
+
+def materialized(kernel: Kernel) -> frozenset[Node]:
+    """The nodes that get a buffer."""
+    where, used = regions(kernel), users(kernel)
+    found = set()
+    for node in kernel.block.nodes:
+        user = used[node][0] if len(used[node]) == 1 else None
+        if node.op in (Op.LOAD, Op.SAVE):
+            continue
+        if node.op in REDUCE | {Op.MATMUL}:
+            inline = user is not None and user.op is Op.ACCUM and fuses(node, user)
+        elif node.op in ELEMENTWISE:
+            inline = user is not None and user.op is not Op.MATMUL
+            inline = inline and (where[node], where[user]) != ("pre", "body")
+            if inline and user.op in ELEMENTWISE:
+                inline = set(node.axes) == set(user.axes)
+        else:
+            inline = False
+        if not inline:
+            found.add(node)
+    return frozenset(found)
+
+
+def scratch_bytes(buffers: Iterable[Node], spans: Mapping[Node, tuple[Span, ...]]) -> int:
+    """Bytes of a block's fp32 buffers, each with its largest extents."""
+    return sum(4 * prod(s.extent for s in spans[node]) for node in buffers)
