@@ -1,0 +1,167 @@
+"""A graph as text: one operator a line, in an order that makes two graphs easy to compare.
+
+kernel 0: grid {x=d_x} loop {i=d_i}
+  reads X[n, d] W[d, f]
+  writes O[n, f]
+  in the loop
+    %0 = load X        [n, d/d_i]      imap {-} fmap {i:d}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prism.program.node import WITH_CONSTANT, Node, Op, accum_kind
+from prism.program.program import Program
+from prism.sgraph.graph import LOOP_DIM, BlockGraph, Kernel, SGraph
+
+_NOTE = "sigma(T,a) = product over p of (m[T,a,p] * d_p + 1 - m[T,a,p])"
+
+
+def text(graph: SGraph, program: Program | None = None) -> str:
+    """The readable form of a graph.
+
+    Shapes are per block and, in the loop, per iteration (paper equation 3): `d/d_i` is the extent
+    of axis d over the size of loop dimension i. A kernel without a mapping shows its variables and
+    `d/sigma(T,d)`. `program` adds the sizes of the axes.
+    """
+    lines = []
+    if program is not None:
+        sizes = " ".join(f"{axis}={size}" for axis, size in program.sizes.items())
+        lines.append(f"program {program.name} {program.dtype}: {sizes}".rstrip())
+    for number, kernel in enumerate(graph.kernels):
+        lines += _kernel(number, kernel)
+    return "\n".join(lines) + "\n"
+
+
+def shapes(kernel: Kernel) -> dict[Node, tuple[str, ...]]:
+    """Per-block, per-iteration extent of every axis of every node, as text (equation 3)."""
+    if kernel.mapping is None:
+        return _unmapped_shapes(kernel.block)
+    split: dict[Node, dict[str, tuple[str, ...]]] = {}
+    for node in kernel.block.nodes:
+        if node.op is Op.LOAD:
+            split[node] = {a: kernel.mapping.pars(node.arg, a) for a in node.axes}
+            continue
+        found: dict[str, tuple[str, ...]] = {}
+        for source in node.src:
+            for axis, pars in split[source].items():
+                found.setdefault(axis, pars)
+        if node.op is Op.ACCUM and accum_kind(node).kind == "concat":
+            axis = accum_kind(node).axis
+            found[axis] = tuple(p for p in found[axis] if p != LOOP_DIM)
+        split[node] = {a: found[a] for a in node.axes}
+    return {n: tuple(_over(a, [f"d_{p}" for p in s[a]]) for a in n.axes) for n, s in split.items()}
+
+
+def _over(axis: str, factors: list[str]) -> str:
+    if not factors:
+        return axis
+    return f"{axis}/{factors[0]}" if len(factors) == 1 else f"{axis}/({'*'.join(factors)})"
+
+
+def _unmapped_shapes(block: BlockGraph) -> dict[Node, tuple[str, ...]]:
+    # An axis takes the sigma of the first loaded tensor it comes from; dimension matching
+    # (equation 4) makes all others equal to it.
+    owner: dict[Node, dict[str, str]] = {}
+    for node in block.nodes:
+        found: dict[str, str] = {}
+        for source in node.src:
+            for axis, sigma in owner[source].items():
+                found.setdefault(axis, sigma)
+        if node.op is Op.LOAD:
+            found = {axis: f"sigma({node.arg},{axis})" for axis in node.axes}
+        elif node.op is Op.ACCUM and accum_kind(node).kind == "concat":
+            axis = accum_kind(node).axis
+            found[axis] = found[axis].replace("sigma(", "sigma_grid(", 1)
+        owner[node] = {axis: found[axis] for axis in node.axes}
+    return {n: tuple(_over(a, [s[a]]) for a in n.axes) for n, s in owner.items()}
+
+
+def stages(kernel: Kernel) -> dict[str, tuple[Node, ...]]:
+    """Nodes by when they run: `before the loop`, `in the loop`, `after the loop`, or `block`."""
+    block = kernel.block
+    if block.loop is None:
+        return {"block": block.nodes}
+    after = block.after_loop | {s for s in block.savers}
+    inside = [n for n in block.nodes if n not in after]
+    if kernel.mapping is None:
+        stage = {"in the loop": inside}
+    else:
+        varying = block.varying(kernel.mapping)
+        stage = {
+            "before the loop": [n for n in inside if n not in varying],
+            "in the loop": [n for n in inside if n in varying],
+        }
+    stage["after the loop"] = [n for n in block.nodes if n in after]
+    return {name: tuple(nodes) for name, nodes in stage.items() if nodes}
+
+
+def numbered(kernel: Kernel) -> dict[Node, int]:
+    """The number of each node (`%3`) in the text form and in the picture."""
+    order = (n for nodes in stages(kernel).values() for n in nodes)
+    return {node: i for i, node in enumerate(order)}
+
+
+def dims(pars: Iterable[str]) -> str:
+    """Parallel dimensions with the symbols of their sizes: `{x=d_x, y=d_y}`."""
+    return "{" + ", ".join(f"{p}=d_{p}" for p in pars) + "}"
+
+
+def maps(kernel: Kernel, node: Node) -> list[tuple[str, list[str]]]:
+    """imap and fmap of a loader, or omap of a saver: (name, entries such as `x:f` or m[W,f,x]).
+
+    An empty list of entries means replicated (or, for an omap, not partitioned).
+    """
+    wanted = [("omap", kernel.block.grid)]
+    if node.op is Op.LOAD:
+        loop = (kernel.block.loop,) if kernel.block.loop else ()
+        wanted = [("imap", kernel.block.grid), ("fmap", loop)]
+    result = []
+    for name, pars in wanted:
+        if kernel.mapping is None:
+            entries = [f"m[{node.arg},{axis},{p}]" for p in pars for axis in node.axes]
+        else:
+            axes = [(p, kernel.mapping.axis(node.arg, p)) for p in pars]
+            entries = [f"{p}:{axis}" for p, axis in axes if axis]
+        if pars:
+            result.append((name, entries))
+    return result
+
+
+def detail(node: Node) -> str:
+    """What an operator's argument says: `over d`, `by 1 / d`, `sum`; empty where there is none."""
+    if node.op is Op.ACCUM:
+        kind = accum_kind(node)
+        return f"{kind.kind} along {kind.axis}" if kind.axis else kind.kind
+    if node.arg is None:
+        return ""
+    words = {Op.SAVE: "as", Op.LOAD: ""} | dict.fromkeys(WITH_CONSTANT, "by")
+    return f"{words.get(node.op, 'over')} {node.arg}".strip()
+
+
+def _kernel(number: int, kernel: Kernel) -> list[str]:
+    block = kernel.block
+    head = f"kernel {number}: grid {dims(block.grid)}"
+    if block.loop:
+        head += f" loop {dims((block.loop,))}"
+    loads = " ".join(f"{n.arg}[{', '.join(n.axes)}]" for n in block.loaders)
+    saves = " ".join(f"{n.arg}[{', '.join(n.axes)}]" for n in block.savers)
+    lines = [head, f"  reads {loads}", f"  writes {saves}"]
+    shape, number_of = shapes(kernel), numbered(kernel)
+    rows: list[tuple[str, ...]] = []
+    for stage, nodes in stages(kernel).items():
+        rows.append((stage,))
+        for node in nodes:
+            sources = [f"%{number_of[s]}" for s in node.src]
+            words = " ".join(w for w in (node.op.value, *sources, detail(node)) if w)
+            moved = maps(kernel, node) if node.op in (Op.LOAD, Op.SAVE) else []
+            mapping = " ".join(f"{name} {{{', '.join(some) or '-'}}}" for name, some in moved)
+            rows.append((f"%{number_of[node]} = {words}", f"[{', '.join(shape[node])}]", mapping))
+    left, middle = (max(len(r[i]) for r in rows if len(r) > 1) for i in (0, 1))
+    for row in rows:
+        line = f"  {row[0]:<{left}}  {row[1]:<{middle}}  {row[2]}" if len(row) > 1 else row[0]
+        lines.append(f"  {line}".rstrip())
+    if kernel.mapping is None:
+        lines.append(f"  where {_NOTE}")
+    return lines
