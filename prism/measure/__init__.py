@@ -1,0 +1,20 @@
+"""Measurement: correctness gate, tuning, and interleaved benchmarks in child processes.
+
+Public functions, each in the module named:
+
+- `tune.tune(program, graphs, backend, budget: TuneBudget(count, seconds, seed), out_dir, threads,
+  progress=None, context=None) -> dict`: writes `winner.json` and `kernel.cpp` into `out_dir` and
+  returns the content. `status` is "ok" or "failed" (with `reason` and `causes`, counts by cause).
+- `tune.replay(winner_dir, threads, seed=None) -> dict`: recompiles the stored source, verifies its
+  sha256 and runs the gate again; `status`, `reason`, `verdict`, `median_us`.
+- `bench.bench(program, winner_dir, baselines: list[BaselineSpec(name, adapter, options)],
+  settings: BenchSettings(rounds, seconds, threads, seed, ...), out, context, progress=None)
+  -> list[dict]`: one row a system, also written to `out` as JSON lines. `context` may hold
+  `workload`, `config`, `search_seconds`, `config_hash`, `container_digest`, `numerics`.
+- `environment.environment(threads) -> dict`: machine, compiler, versions, commit, dirty flag.
+- `rows.Row`: the schema of a result row; `rows.read_rows(path) -> list[dict]`.
+- `baseline.Unavailable(reason)`: what an adapter raises when its system is not there.
+
+`progress(stage, done, total)` is called from the caller's thread. Errors a user can cause are
+PrismError. Nothing here imports more than numpy, torch and the standard library.
+"""

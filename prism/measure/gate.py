@@ -1,0 +1,235 @@
+"""The correctness gate: no time is reported for an output that has not passed it.
+
+Error norm. Rows run along the last axis. A row's scale is the root mean square of its float64
+reference, at least the dtype's unit roundoff times that of the whole output. The error of an
+element is its distance from the reference divided by its row's scale; `max` is the largest and
+`rms` the root mean square over the output. So a wrong row is seen however small its values are.
+
+Bound. Each of the two at most twice PyTorch eager's (same dtype, same inputs, on the CPU) plus a
+floor: (4 for max, 1 for rms) * (u(dtype) + sqrt(K) * u(fp32)), with K the longest reduction.
+
+Masks. NaN, +Inf and -Inf must stand exactly where the reference, rounded to the dtype, or eager
+has them: where eager overflows and float64 does not, either is accepted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from prism.measure.inputs import ALIGNMENT, STORAGE, Case, aligned_bytes, round_to, widen
+
+ROUNDOFF = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 2.0**-24}
+EAGER_FACTOR = 2.0
+FLOOR = {"max": 4.0, "rms": 1.0}
+# Two fills for outputs. 0xFFFF... is a NaN in every dtype; 0x5555... is an unlikely finite number.
+POISONS = (0xFF, 0x55)
+GUARD_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Error:
+    """The two norms of the module's docstring."""
+
+    max: float
+    rms: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """PASSED or FAILED with the worst output's numbers and, when FAILED, one line of reason."""
+
+    status: str
+    output: str
+    error: Error
+    bound: Error
+    reason: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the status is PASSED."""
+        return self.status == "PASSED"
+
+    def to_json(self) -> dict:
+        """Plain data."""
+        return asdict(self)
+
+
+def _rows(x: np.ndarray) -> np.ndarray:
+    return x.reshape(-1, x.shape[-1]) if x.ndim > 1 else x.reshape(1, -1)
+
+
+def measure_error(value: np.ndarray, reference: np.ndarray, dtype: str) -> Error:
+    """Error of float64 `value` against `reference`, over the elements that are finite in both."""
+    if reference.size == 0:
+        return Error(0.0, 0.0)
+    value, reference = _rows(value), _rows(reference)
+    known = np.isfinite(reference)
+    square = np.square(np.where(known, reference, 0.0))
+    rows = np.sqrt(square.sum(axis=1) / np.maximum(known.sum(axis=1), 1))
+    whole = math.sqrt(square.sum() / max(1, known.sum()))
+    scale = np.maximum(rows, max(ROUNDOFF[dtype] * whole, np.finfo(np.float32).tiny))
+    both = known & np.isfinite(value)
+    with np.errstate(invalid="ignore"):
+        error = np.where(both, np.abs(value - reference), 0.0) / scale[:, None]
+    rms = math.sqrt(np.square(error).sum() / max(1, both.sum()))
+    return Error(float(error.max()), rms)
+
+
+def bound_of(eager: Error | None, dtype: str, longest_reduction: int) -> Error:
+    """The bound for a case. Without eager's error, that of rounding the result alone."""
+    floor = ROUNDOFF[dtype] + math.sqrt(longest_reduction) * ROUNDOFF["fp32"]
+    base = eager or Error(8 * ROUNDOFF[dtype], ROUNDOFF[dtype])
+    return Error(
+        EAGER_FACTOR * base.max + FLOOR["max"] * floor,
+        EAGER_FACTOR * base.rms + FLOOR["rms"] * floor,
+    )
+
+
+def _kind(x: np.ndarray) -> np.ndarray:
+    """0 finite, 1 NaN, 2 +Inf, 3 -Inf."""
+    return np.isnan(x) + 2 * np.isposinf(x) + 3 * np.isneginf(x)
+
+
+_KINDS = ("finite", "NaN", "+Inf", "-Inf")
+
+
+def check(
+    output: str,
+    value: np.ndarray,
+    reference: np.ndarray,
+    dtype: str,
+    bound: Error,
+    eager: np.ndarray | None = None,
+) -> Verdict:
+    """One output in storage form against its float64 reference."""
+    if value.shape != reference.shape:
+        reason = f"output {output}: shape {value.shape} instead of {reference.shape}"
+        return Verdict("FAILED", output, Error(math.inf, math.inf), bound, reason)
+    wide = widen(value, dtype)
+    want, got = _kind(widen(round_to(reference, dtype), dtype)), _kind(wide)
+    wrong = got != want
+    if eager is not None:
+        wrong &= got != _kind(widen(eager, dtype))
+    error = measure_error(wide, reference, dtype)
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        reason = (
+            f"output {output}: {int(wrong.sum())} of {wrong.size} elements are "
+            f"{_KINDS[int(got[at])]} where {_KINDS[int(want[at])]} is right, first at {list(at)}"
+        )
+        return Verdict("FAILED", output, Error(math.inf, math.inf), bound, reason)
+    for norm in ("max", "rms"):
+        if not getattr(error, norm) <= getattr(bound, norm):
+            reason = (
+                f"output {output}: {norm} error {getattr(error, norm):.3g} is over the bound "
+                f"{getattr(bound, norm):.3g}"
+            )
+            return Verdict("FAILED", output, error, bound, reason)
+    return Verdict("PASSED", output, error, bound)
+
+
+class Gate:
+    """The gate of one case: references, eager's outputs and bounds, loaded once."""
+
+    def __init__(self, case: Case):
+        self.case, self.dtype = case, case.dtype
+        self.references = case.references()
+        self.eager = case.eager()
+        self.bounds = {}
+        for name, reference in self.references.items():
+            error = None
+            if self.eager is not None:
+                error = measure_error(widen(self.eager[name], self.dtype), reference, self.dtype)
+            self.bounds[name] = bound_of(error, self.dtype, case.data["longest_reduction"])
+
+    def check(self, outputs: dict[str, np.ndarray]) -> Verdict:
+        """All outputs (storage form): the first failure, else the one nearest its bound."""
+        verdicts = [
+            check(
+                name,
+                outputs[name],
+                reference,
+                self.dtype,
+                self.bounds[name],
+                None if self.eager is None else self.eager[name],
+            )
+            for name, reference in self.references.items()
+        ]
+        return worst(verdicts)
+
+    def controls(self) -> dict[str, str]:
+        """Each must-fail control: "failed" as it must, or why it is no control for this case."""
+        found = {}
+        for label in CONTROLS:
+            outputs = {
+                name: control(label, reference, self.dtype)
+                for name, reference in self.references.items()
+            }
+            verdict = self.check(outputs)
+            found[label] = "passed: the gate cannot tell it apart" if verdict.passed else "failed"
+        return found
+
+
+def worst(verdicts: list[Verdict]) -> Verdict:
+    """The first FAILED one, else the one nearest its bound."""
+    failed = [v for v in verdicts if not v.passed]
+    return failed[0] if failed else max(verdicts, key=lambda v: v.error.rms / v.bound.rms)
+
+
+CONTROLS = ("zeros", "constant", "noise", "permuted rows")
+
+
+def control(label: str, reference: np.ndarray, dtype: str) -> np.ndarray:
+    """An output that is wrong in the named way, in storage form, masks as in the reference."""
+    known = np.isfinite(reference)
+    finite = np.where(known, reference, 0.0)
+    if label == "zeros":
+        wrong = np.zeros_like(finite)
+    elif label == "constant":
+        wrong = np.full_like(finite, finite.sum() / max(1, known.sum()))
+    elif label == "noise":
+        scale = math.sqrt(np.square(finite).sum() / max(1, known.sum()))
+        wrong = np.random.default_rng(0).standard_normal(finite.shape) * scale
+    else:
+        rows = _rows(finite) if finite.size else finite
+        wrong = np.roll(rows, 1, axis=0 if rows.shape[0] > 1 else -1).reshape(finite.shape)
+    return round_to(np.where(known, wrong, reference), dtype)
+
+
+class Outputs:
+    """Poisoned output buffers with guard zones around each, and the checks on them."""
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]], dtype: str):
+        self.arrays: dict[str, np.ndarray] = {}
+        self._raw: dict[str, np.ndarray] = {}
+        item = np.dtype(STORAGE[dtype])
+        for name, shape in shapes.items():
+            size = math.prod(shape) * item.itemsize
+            padded = -(-size // ALIGNMENT) * ALIGNMENT
+            raw = aligned_bytes(padded + 2 * GUARD_BYTES)
+            self._raw[name] = raw
+            self.arrays[name] = raw[GUARD_BYTES : GUARD_BYTES + size].view(item).reshape(shape)
+
+    def poison(self, pattern: int) -> None:
+        """Fills outputs and guards with the byte `pattern`."""
+        for raw in self._raw.values():
+            raw[...] = pattern
+
+    def untouched(self, pattern: int) -> dict[str, np.ndarray]:
+        """Per output, which elements still hold the pattern."""
+        masks = {}
+        for name, array in self.arrays.items():
+            octets = np.ascontiguousarray(array).view(np.uint8).reshape(*array.shape, -1)
+            masks[name] = (octets == pattern).all(axis=-1)
+        return masks
+
+    def overrun(self, pattern: int) -> str:
+        """A reason when a guard zone was written, else an empty string."""
+        for name, array in self.arrays.items():
+            raw, end = self._raw[name], GUARD_BYTES + array.nbytes
+            if (raw[:GUARD_BYTES] != pattern).any() or (raw[end:] != pattern).any():
+                return f"output {name}: written out of bounds"
+        return ""

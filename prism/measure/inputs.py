@@ -1,0 +1,220 @@
+"""A case: the inputs of a program, rounded to its dtype, with their float64 reference, on disk.
+
+Inputs are standard normal, deterministic for a seed, and rounded to the dtype *before* the
+reference is computed, so that the reference is the exact answer to what every system is given.
+Child processes map the raw files and make rotating copies larger than the last-level cache.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from prism.errors import PrismError
+from prism.program import Op, Program, evaluate, program_from_json, program_to_json
+
+STORAGE = {"bf16": np.uint16, "fp16": np.float16, "fp32": np.float32}
+ALIGNMENT = 64  # bytes; what torch gives its tensors
+MAX_COPIES = 4096
+
+
+def to_bf16(x: np.ndarray) -> np.ndarray:
+    """Bit patterns (uint16) of `x` rounded to bfloat16, to nearest even; NaN stays NaN."""
+    x = np.asarray(x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = x.astype(np.float32)
+    if x.dtype == np.float64:
+        single = _round_to_odd(single, x)  # else the value would be rounded twice
+    bits = np.ascontiguousarray(single).view(np.uint32)
+    rounded = ((bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    nan = ((bits >> 16) | 0x40).astype(np.uint16)
+    return np.where(np.isnan(single), nan, rounded).reshape(x.shape)
+
+
+def _round_to_odd(single: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """`exact` cut to float32 with the last bit sticky: rounding it again is then right."""
+    single = np.ascontiguousarray(single)
+    with np.errstate(invalid="ignore"):
+        away = np.isfinite(exact) & (np.abs(single.astype(np.float64)) > np.abs(exact))
+        inexact = np.isfinite(exact) & (single.astype(np.float64) != exact)
+    bits = single.view(np.uint32) - away.astype(np.uint32)
+    return (bits | inexact.astype(np.uint32)).view(np.float32)
+
+
+def from_bf16(bits: np.ndarray) -> np.ndarray:
+    """float32 values of bfloat16 bit patterns."""
+    return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)
+
+
+def round_to(x: np.ndarray, dtype: str) -> np.ndarray:
+    """`x` rounded to `dtype`, in its storage form (bf16 as uint16)."""
+    if dtype == "bf16":
+        return to_bf16(x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(x).astype(STORAGE[dtype])
+
+
+def widen(x: np.ndarray, dtype: str) -> np.ndarray:
+    """float64 values of an array in storage form."""
+    return (from_bf16(x) if dtype == "bf16" else np.asarray(x)).astype(np.float64)
+
+
+def make_inputs(program: Program, seed: int) -> dict[str, np.ndarray]:
+    """Standard normal inputs in storage form; each depends on the seed and its own name only."""
+    arrays = {}
+    for name, node in program.inputs.items():
+        rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+        arrays[name] = round_to(
+            rng.standard_normal(program.shape(node), dtype=np.float32), program.dtype
+        )
+    return arrays
+
+
+def copies_for(input_bytes: int, cache_bytes: int) -> int:
+    """How many copies of the inputs rotate so that each is out of the cache when it is used next.
+
+    Together at least four times the last-level cache, at least three, at most MAX_COPIES.
+    """
+    return min(MAX_COPIES, max(3, math.ceil(4 * cache_bytes / max(1, input_bytes))))
+
+
+def longest_reduction(program: Program) -> int:
+    """The largest extent that one operator of the program sums over (1 without any)."""
+    reduced = [n.arg for n in program.nodes if n.op in (Op.MATMUL, Op.SUM)]
+    return max((program.size(axis) for axis in reduced), default=1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program with sizes, its inputs and references, in a folder that children map."""
+
+    folder: Path
+
+    @cached_property
+    def data(self) -> dict:
+        """Content of case.json."""
+        return json.loads((self.folder / "case.json").read_text())
+
+    @cached_property
+    def program(self) -> Program:
+        """The program, with sizes bound."""
+        return program_from_json(self.data["program"])
+
+    @property
+    def dtype(self) -> str:
+        """The program's dtype."""
+        return self.program.dtype
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every output."""
+        return {name: self.program.shape(node) for name, node in self.program.outputs}
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """Inputs in storage form, mapped read-only."""
+        return {
+            name: self._map(f"in.{name}.raw", STORAGE[self.dtype], self.program.shape(node))
+            for name, node in self.program.inputs.items()
+        }
+
+    def references(self) -> dict[str, np.ndarray]:
+        """float64 outputs."""
+        return {n: self._map(f"ref.{n}.raw", np.float64, s) for n, s in self.shapes().items()}
+
+    def eager(self) -> dict[str, np.ndarray] | None:
+        """PyTorch eager's outputs in storage form, or None where it gave none."""
+        if not (self.folder / "eager.json").exists():
+            return None
+        return {
+            n: self._map(f"eager.{n}.raw", STORAGE[self.dtype], s) for n, s in self.shapes().items()
+        }
+
+    @cached_property
+    def eager_record(self) -> dict:
+        """What eager's run left: `seconds`, `torch`, or nothing."""
+        path = self.folder / "eager.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def _map(self, name: str, dtype, shape: tuple[int, ...]) -> np.ndarray:
+        if math.prod(shape) == 0:
+            return np.zeros(shape, dtype)
+        return np.memmap(self.folder / name, dtype=dtype, mode="r", shape=shape or (1,)).reshape(
+            shape
+        )
+
+
+def write_case(
+    program: Program,
+    folder: Path,
+    seed: int,
+    cache_bytes: int,
+    inputs: Mapping[str, np.ndarray] | None = None,
+) -> Case:
+    """Writes a case; `inputs` (storage form) replace the random ones. Raises PrismError."""
+    arrays = dict(inputs) if inputs is not None else make_inputs(program, seed)
+    reference = evaluate(program, {n: widen(a, program.dtype) for n, a in arrays.items()})
+    total = sum(a.nbytes for a in arrays.values())
+    record = {
+        "program": program_to_json(program),
+        "seed": seed,
+        "input_bytes": total,
+        "cache_bytes": cache_bytes,
+        "copies": copies_for(total, cache_bytes),
+        "longest_reduction": longest_reduction(program),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, array in arrays.items():
+            np.ascontiguousarray(array).tofile(folder / f"in.{name}.raw")
+        for name, array in reference.items():
+            array.tofile(folder / f"ref.{name}.raw")
+        write_json(folder / "case.json", record)
+    except OSError as error:
+        raise PrismError(f"cannot write the inputs of {program.name} to {folder}: {error}") from None
+    return Case(folder)
+
+
+def write_json(path: Path, data: object) -> None:
+    """Writes JSON whole or not at all. Raises PrismError when the disk refuses."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w") as file:
+            json.dump(data, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise PrismError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+class Rotation:
+    """`copies` anonymous copies of the inputs, 64-byte aligned, as every system is given them."""
+
+    def __init__(self, inputs: Mapping[str, np.ndarray], copies: int):
+        padded = sum(-(-a.nbytes // ALIGNMENT) * ALIGNMENT for a in inputs.values())
+        self._memory = aligned_bytes(padded * copies)
+        self.sets: list[dict[str, np.ndarray]] = []
+        offset = 0
+        for _ in range(copies):
+            arrays = {}
+            for name, array in inputs.items():
+                view = self._memory[offset : offset + array.nbytes].view(array.dtype)
+                arrays[name] = view.reshape(array.shape)
+                arrays[name][...] = array
+                offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+            self.sets.append(arrays)
+
+
+def aligned_bytes(count: int) -> np.ndarray:
+    """A zeroed byte buffer that starts at a multiple of ALIGNMENT."""
+    raw = np.zeros(count + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + count]

@@ -1,0 +1,240 @@
+"""A program as the plain PyTorch function that a PyTorch user would write, as source and callable.
+
+Compositions that PyTorch has one operator for are recognised: softmax (`torch.softmax`, stable)
+and rms_norm (`F.rms_norm`, statistics in fp32). The rest is one PyTorch operator an operator.
+Matrix products are `torch.matmul` on views, with no copy where the layouts allow; `torch.einsum`
+is left for what `matmul` cannot say. Shared subexpressions are computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prism.errors import PrismError
+from prism.program import Node, Op, Program, constant
+from prism.program.node import topological
+
+_UNARY = {
+    Op.EXP: "torch.exp({})",
+    Op.SQUARE: "torch.square({})",
+    Op.SQRT: "torch.sqrt({})",
+    Op.SILU: "F.silu({})",
+    Op.GELU: "F.gelu({})",
+    Op.RELU: "F.relu({})",
+}
+_BINARY = {Op.ADD: "+", Op.SUB: "-", Op.MUL: "*", Op.DIV: "/"}
+
+
+def softmax_argument(node: Node) -> Node | None:
+    """x when `node` is exp(x) / sum(exp(x) over an axis), else None."""
+    if node.op is not Op.DIV:
+        return None
+    top, total = node.src
+    same = top.op is Op.EXP and total.op is Op.SUM and total.src[0] is top
+    return top.src[0] if same else None
+
+
+def rms_norm_argument(node: Node, program: Program) -> tuple[Node, str, float] | None:
+    """(x, axis, eps) when `node` is x / sqrt(mean(x^2 over axis) + eps), else None."""
+    if node.op is not Op.DIV or node.src[1].op is not Op.SQRT:
+        return None
+    x, inner = node.src[0], node.src[1].src[0]
+    eps = 0.0
+    if inner.op is Op.SHIFT:
+        eps, inner = constant.evaluate(inner.arg, program.env), inner.src[0]
+    if inner.op is not Op.SCALE or inner.src[0].op is not Op.SUM:
+        return None
+    total = inner.src[0]
+    if total.src[0] is not Node(Op.SQUARE, (x,)):
+        return None
+    factor = constant.evaluate(inner.arg, program.env)
+    if abs(factor * program.size(total.arg) - 1) > 1e-12:
+        return None
+    return x, total.arg, eps
+
+
+class _Writer:
+    """Writes the lines; `axes` is the order in which each value is held."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.lines: list[str] = []
+        self.names: dict[Node, str] = {}
+        self.axes: dict[Node, tuple[str, ...]] = {}
+
+    def put(self, node: Node, expression: str, axes: tuple[str, ...]) -> None:
+        self.names[node] = f"t{len(self.lines)}"
+        self.axes[node] = axes
+        self.lines.append(f"{self.names[node]} = {expression}")
+
+    def permuted(self, node: Node, axes: tuple[str, ...]) -> str:
+        """The value with its axes in the order of `axes` (same set), as a view."""
+        held = self.axes[node]
+        if held == axes:
+            return self.names[node]
+        order = [held.index(a) for a in axes]
+        swapped = list(range(len(axes) - 2)) + [len(axes) - 1, len(axes) - 2]
+        if order == swapped:
+            return f"{self.names[node]}.mT"
+        return f"{self.names[node]}.permute({', '.join(map(str, order))})"
+
+    def aligned(self, node: Node, axes: tuple[str, ...]) -> str:
+        """The value as it broadcasts against `axes`."""
+        held = set(self.axes[node])
+        text = self.permuted(node, tuple(a for a in axes if a in held))
+        inside = [a in held for a in axes]
+        if True not in inside or all(inside[inside.index(True) :]):
+            return text  # missing axes lead: PyTorch broadcasts by itself
+        if inside == [True] * (len(axes) - 1) + [False]:
+            return f"{text}.unsqueeze(-1)"
+        index = ", ".join(":" if i else "None" for i in inside)
+        return f"{text}[{index}]"
+
+    def shape(self, axes: tuple[str, ...]) -> str:
+        return ", ".join(str(self.program.size(a)) for a in axes)
+
+    def matmul(self, node: Node) -> None:
+        a, b = node.src
+        k = node.arg
+        held_a, held_b = self.axes[a], self.axes[b]
+        batch = tuple(x for x in held_a if x in held_b and x != k)
+        left = tuple(x for x in held_a if x not in held_b)
+        right = tuple(x for x in held_b if x not in held_a)
+        if not batch and len(right) == 1 and len(left) >= 1:
+            x, y = self.permuted(a, (*left, k)), self.permuted(b, (k, *right))
+            return self.put(node, f"torch.matmul({x}, {y})", left + right)
+        if not batch and len(left) == 1 and len(right) > 1:
+            x, y = self.permuted(b, (*right, k)), self.permuted(a, (k, *left))
+            return self.put(node, f"torch.matmul({x}, {y})", right + left)
+        if len(left) == 1 and len(right) == 1:
+            x, y = self.permuted(a, (*batch, *left, k)), self.permuted(b, (*batch, k, *right))
+            return self.put(node, f"torch.matmul({x}, {y})", (*batch, *left, *right))
+        if len(right) == 1 and held_a == (*batch, *left, k) and left:
+            # Several query rows for one set of keys (GQA): fold them into one axis, a view.
+            y = self.permuted(b, (*batch, k, *right))
+            folded = f"{self.names[a]}.reshape({self.shape(batch)}, -1, {self.shape((k,))})"
+            back = self.shape((*batch, *left, *right))
+            text = f"torch.matmul({folded}, {y}).reshape({back})"
+            return self.put(node, text, (*batch, *left, *right))
+        letters = {x: chr(ord("a") + i) for i, x in enumerate(dict.fromkeys(held_a + held_b))}
+        spell = lambda axes: "".join(letters[x] for x in axes)  # noqa: E731
+        pattern = f"{spell(held_a)},{spell(held_b)}->{spell(node.axes)}"
+        text = f"torch.einsum({pattern!r}, {self.names[a]}, {self.names[b]})"
+        return self.put(node, text, node.axes)
+
+    def write(self, node: Node) -> None:
+        op = node.op
+        if op is Op.MATMUL:
+            return self.matmul(node)
+        held = self.axes[node.src[0]] if node.src else ()
+        name = self.names.get(node.src[0], "") if node.src else ""
+        if op in _UNARY:
+            return self.put(node, _UNARY[op].format(name), held)
+        if op is Op.SCALE or op is Op.SHIFT:
+            value = constant.evaluate(node.arg, self.program.env)
+            return self.put(node, f"{name} {'*' if op is Op.SCALE else '+'} {value!r}", held)
+        if op in _BINARY:
+            axes = union_axes_held(node, self.axes)
+            a, b = (self.aligned(s, axes) for s in node.src)
+            return self.put(node, f"{a} {_BINARY[op]} {b}", axes)
+        if op in (Op.SUM, Op.MAX):
+            call = "torch.sum" if op is Op.SUM else "torch.amax"
+            where = held.index(node.arg)
+            rest = held[:where] + held[where + 1 :]
+            return self.put(node, f"{call}({name}, dim={where - len(held)})", rest)
+        raise PrismError(f"program {self.program.name}: operator {op.value} has no PyTorch form")
+
+
+def union_axes_held(node: Node, axes: Mapping[Node, tuple[str, ...]]) -> tuple[str, ...]:
+    """Order of a broadcast result, from the orders in which the operands are held."""
+    wide = max(node.src, key=lambda s: len(axes[s]))
+    return tuple(dict.fromkeys(a for s in (wide, *node.src) for a in axes[s]))
+
+
+def _needed(program: Program) -> list[Node]:
+    """Nodes to write, sources first: the insides of recognised compositions only if used apart."""
+    order: dict[Node, None] = {}
+
+    def visit(node: Node) -> None:
+        if node in order:
+            return
+        for source in _sources(node, program):
+            visit(source)
+        order[node] = None
+
+    for _, node in program.outputs:
+        visit(node)
+    position = {n: i for i, n in enumerate(topological(n for _, n in program.outputs))}
+    return sorted(order, key=position.__getitem__)
+
+
+def _sources(node: Node, program: Program) -> tuple[Node, ...]:
+    if (x := softmax_argument(node)) is not None:
+        return (x,)
+    if (norm := rms_norm_argument(node, program)) is not None:
+        return (norm[0],)
+    return node.src
+
+
+def torch_source(program: Program) -> str:
+    """Source of `def program(inputs...)`, returning the outputs in the program's order."""
+    writer = _Writer(program)
+    for name, node in program.inputs.items():
+        writer.names[node], writer.axes[node] = name, node.axes
+    for node in _needed(program):
+        if node.op is Op.INPUT:
+            continue
+        if (x := softmax_argument(node)) is not None:
+            axis = writer.axes[x].index(node.src[1].arg) - len(writer.axes[x])
+            writer.put(node, f"torch.softmax({writer.names[x]}, dim={axis})", writer.axes[x])
+        elif (norm := rms_norm_argument(node, program)) is not None:
+            _write_rms_norm(writer, node, *norm)
+        else:
+            writer.write(node)
+    results = []
+    for _, node in program.outputs:
+        text = writer.permuted(node, node.axes)
+        results.append(text if text == writer.names[node] else f"{text}.contiguous()")
+    body = "".join(f"    {line}\n" for line in writer.lines)
+    arguments = ", ".join(program.inputs)
+    return f"def program({arguments}):\n{body}    return [{', '.join(results)}]\n"
+
+
+def _write_rms_norm(writer: _Writer, node: Node, x: Node, axis: str, eps: float) -> None:
+    held, name = writer.axes[x], writer.names[x]
+    if held[-1] == axis:
+        text = f"F.rms_norm({name}, ({writer.program.size(axis)},), eps={eps!r})"
+        return writer.put(node, text, held)
+    wide, dim = f"{name}.float()", held.index(axis) - len(held)
+    mean = f"{wide}.square().mean(dim={dim}, keepdim=True)"
+    text = f"({wide} * torch.rsqrt({mean} + {eps!r})).to({name}.dtype)"
+    return writer.put(node, text, held)
+
+
+def torch_callable(program: Program) -> Callable:
+    """The function of `torch_source`, taking the input tensors in the program's order."""
+    import torch
+    import torch.nn.functional as F
+
+    names = {"torch": torch, "F": F}
+    exec(compile(torch_source(program), f"<{program.name} in PyTorch>", "exec"), names)
+    return names["program"]
+
+
+def to_torch(array, dtype: str):
+    """A tensor that shares memory with an array in storage form (bf16 as uint16)."""
+    import torch
+
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if dtype == "bf16" else tensor
+
+
+def from_torch(tensor):
+    """The array in storage form (bf16 as uint16) of a tensor, contiguous."""
+    import numpy as np
+    import torch
+
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype is torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(np.uint16)
+    return tensor.numpy()
