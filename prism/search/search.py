@@ -1,0 +1,264 @@
+"""The symbolic search: generate, map, refute, prove (paper sections 3 and 4)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from prism.errors import PrismError
+from prism.program.node import Node, Op
+from prism.program.program import Program
+from prism.program.serial import program_to_json
+from prism.search.mappings import Choice, combine, grid_choices, loop_choices, variables
+from prism.search.members import members
+from prism.search.placements import placements
+from prism.sgraph.graph import GRID_DIMS, LOOP_DIM, BlockGraph, Kernel, Mapping, SGraph
+from prism.verify.egraph import Limits, Saturation
+from prism.verify.encode import encode_kernel
+from prism.verify.prove import Refuter, prove
+from prism.verify.verdict import Outcome, Verdict
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The space that is searched, and the budget.
+
+    `extra_operators` is how many operators a graph may have beyond the program's own (loaders,
+    accumulators and savers are not counted); `grid` the most grid dimensions; `seconds` the time
+    after which the search returns what it has; `nodes` the e-nodes of one e-graph.
+    """
+
+    extra_operators: int = 1
+    grid: int = 3
+    loop: bool = True
+    seconds: float = 60.0
+    nodes: int = 400_000
+    batch: int = 512
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """One graph of the result with its verdict (PROVED or UNKNOWN)."""
+
+    graph: SGraph
+    verdict: Verdict
+
+    @property
+    def id(self) -> str:
+        """A digest of operators and mapping: the paper's notion of a unique graph."""
+        text = json.dumps(self.graph.to_json(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+@dataclass
+class SearchResult:
+    """Everything a search found, with seconds and counts per stage, and causes of rejection."""
+
+    program: Program
+    bounds: Bounds
+    found: list[Found] = field(default_factory=list)
+    seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("generate", "map", "refute", "prove"), 0.0)
+    )
+    candidates: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {
+            stage: {"in": 0, "out": 0} for stage in ("generate", "map", "refute", "prove")
+        }
+    )
+    rejected: Counter = field(default_factory=Counter)
+    ended: str = "exhausted"
+    total: float = 0.0
+    saturations: list[Saturation] = field(default_factory=list)
+
+    @property
+    def proved(self) -> list[Found]:
+        """The graphs that may be used."""
+        return [f for f in self.found if f.verdict.proved]
+
+    def to_json(self) -> dict:
+        """Plain data, with every graph's readable form."""
+        from prism.sgraph.text import text
+
+        matches: Counter = Counter()
+        for saturation in self.saturations:
+            matches.update(saturation.matches)
+        return {
+            "workload": self.program.name,
+            "program": program_to_json(self.program),
+            "bounds": vars(self.bounds),
+            "ended": self.ended,
+            "seconds": {**self.seconds, "total": self.total},
+            "candidates": self.candidates,
+            "rejected": dict(self.rejected),
+            "rule_matches": {name: n for name, n in matches.most_common() if n},
+            "graphs": [
+                {
+                    "id": f.id,
+                    "verdict": f.verdict.outcome.value,
+                    "reason": f.verdict.reason,
+                    "kernels": len(f.graph.kernels),
+                    "operators": f.graph.operators,
+                    "graph": f.graph.to_json(),
+                    "text": text(f.graph),
+                }
+                for f in self.found
+            ],
+        }
+
+
+class _OutOfTime(Exception):
+    pass
+
+
+class _Search:
+    def __init__(self, program: Program, bounds: Bounds, progress: Callable[[str, int], None]):
+        self.program, self.bounds, self.progress = program, bounds, progress
+        self.result = SearchResult(program, bounds)
+        self.outputs = tuple(name for name, _ in program.outputs)
+        self.start = time.perf_counter()
+        self.alone_grid = Refuter(program, GRID_DIMS[:1], bounds.seed)
+        self.alone_loop = Refuter(program, (LOOP_DIM,), bounds.seed)
+        self.joint = Refuter(program, (*GRID_DIMS[: bounds.grid], LOOP_DIM), bounds.seed)
+        self.pending: list[tuple[SGraph, dict[str, Node]]] = []
+
+    def clock(self, stage: str, since: float) -> float:
+        now = time.perf_counter()
+        self.result.seconds[stage] += now - since
+        if now - self.start > self.bounds.seconds:
+            raise _OutOfTime
+        return now
+
+    def run(self) -> SearchResult:
+        result = self.result
+        try:
+            for roots in self.members():
+                self.member(roots)
+        except _OutOfTime:
+            result.ended = f"time limit of {self.bounds.seconds:g} s"
+        except KeyboardInterrupt:
+            result.ended = "interrupted"
+        self.prove_pending()
+        result.found.sort(key=lambda f: (f.graph.operators, len(f.graph.kernels[0].block.nodes)))
+        result.total = time.perf_counter() - self.start
+        return result
+
+    def members(self) -> list[tuple[Node, ...]]:
+        since = time.perf_counter()
+        own = sum(n.op is not Op.INPUT for n in self.program.nodes)
+        bound = own + self.bounds.extra_operators
+        found, saturation = members(self.program, bound, Limits(nodes=self.bounds.nodes))
+        self.result.saturations.append(saturation)
+        if saturation.ended != "saturated":
+            self.result.ended = f"members: {saturation.ended}"
+        self.clock("generate", since)
+        return found
+
+    def member(self, roots: tuple[Node, ...]) -> None:
+        """All placements and mappings of one member."""
+        since = time.perf_counter()
+        blocks = placements(roots, self.outputs)
+        self.count("generate", 1, len(blocks))
+        since = self.clock("generate", since)
+        grids = grid_choices(blocks[0])
+        since = self.clock("map", since)
+        grids = [g for g in grids if self.agrees(self.alone_grid, blocks[0], (g,), frozenset())]
+        combined = list(combine(grids, self.bounds.grid))
+        self.clock("refute", since)
+        for block in blocks if self.bounds.loop else blocks[:1]:
+            self.block(block, combined)
+
+    def block(self, block: BlockGraph, grids: list[tuple[Choice, ...]]) -> None:
+        since = time.perf_counter()
+        loops = loop_choices(block)
+        self.count("map", 1, len(loops) * len(grids))
+        if not loops:
+            self.result.rejected["no mapping satisfies the shapes"] += 1
+        since = self.clock("map", since)
+        for loop in loops:
+            if block.loop and not self.agrees(self.alone_loop, block, (), loop):
+                continue
+            for grid in grids:
+                graph = _graph(block, grid, loop)
+                expressions = self.encoded(graph)
+                self.count("refute", 1, 0)
+                verdict = self.joint.refute(expressions)
+                if verdict is not None:
+                    self.result.rejected["refuted: grid and loop together"] += 1
+                    continue
+                self.count("refute", 0, 1)
+                self.pending.append((graph, expressions))
+        self.clock("refute", since)
+        if len(self.pending) >= self.bounds.batch:
+            self.prove_pending()
+
+    def agrees(
+        self, refuter: Refuter, block: BlockGraph, grid: tuple[Choice, ...], loop: Choice
+    ) -> bool:
+        """Whether the choice holds while every other parallel dimension has size 1.
+
+        A correct mapping is correct for all sizes, so this is necessary, and it is shared by
+        every combination with the other dimensions.
+        """
+        self.count("refute", 1, 0)
+        graph = _graph(block if loop else replace(block, loop=block.loop), grid, loop)
+        if refuter.refute(self.encoded(graph)) is None:
+            return True
+        self.result.rejected["refuted: loop alone" if loop else "refuted: grid alone"] += 1
+        return False
+
+    def encoded(self, graph: SGraph) -> dict[str, Node]:
+        kernel = graph.kernels[0]
+        return encode_kernel(kernel, kernel.mapping, self.program.inputs)
+
+    def prove_pending(self) -> None:
+        since = time.perf_counter()
+        batch, self.pending = self.pending, []
+        if not batch:
+            return
+        remaining = max(1.0, self.bounds.seconds - (since - self.start))
+        limits = Limits(nodes=self.bounds.nodes, seconds=remaining)
+        proofs = prove(self.program, [e for _, e in batch], limits)
+        self.result.saturations.append(proofs.saturation)
+        for (graph, _), verdict in zip(batch, proofs.verdicts, strict=True):
+            self.result.found.append(Found(graph, verdict))
+            if verdict.outcome is Outcome.UNKNOWN:
+                self.result.rejected[f"not proved: {verdict.reason}"] += 1
+        self.count("prove", len(batch), sum(v.proved for v in proofs.verdicts))
+        self.result.seconds["prove"] += time.perf_counter() - since
+        self.progress("proved", len(self.result.found))
+
+    def count(self, stage: str, entered: int, left: int) -> None:
+        counts = self.result.candidates[stage]
+        counts["in"] += entered
+        counts["out"] += left
+
+
+def _graph(block: BlockGraph, grid: tuple[Choice, ...], loop: Choice) -> SGraph:
+    mapped = replace(block, grid=GRID_DIMS[: len(grid)])
+    mapping = Mapping(variables(grid, loop, block.loop))
+    return SGraph((Kernel(mapped, mapping),))
+
+
+def _quiet(_what: str, _count: int) -> None:
+    pass
+
+
+def search(
+    program: Program, bounds: Bounds | None = None, progress: Callable[[str, int], None] = _quiet
+) -> SearchResult:
+    """All single-kernel sGraphs within the bounds, each PROVED or UNKNOWN with its reason.
+
+    Sizes play no part: a program with symbolic sizes gives the same result. Anytime: when the
+    budget ends, what was found so far is proved and returned, and `ended` says so. Raises
+    PrismError for a program whose output is one of its inputs.
+    """
+    if any(node.op is Op.INPUT for _, node in program.outputs):
+        raise PrismError(f"program {program.name}: an output is an input; nothing to search")
+    return _Search(program, bounds or Bounds(), progress).run()
+
+

@@ -1,0 +1,401 @@
+"""The equivalence axioms as data (paper Table 1 and section 6).
+
+Each axiom is a record: a name, its law in ordinary notation, the two sides as patterns, and guards.
+Patterns are s-expressions over
+
+    (Un o t)        any elementwise unary operator o, constants included in its name
+    (Scale c t)     multiplication by the constant c (linear, therefore apart from Un)
+    (Bin o s t)     elementwise binary operator, broadcast by axis names
+    (Mat s t k)     matmul contracting axis k
+    (Fold o t k)    reduction o ("sum" or "max") over axis k
+    (Part t d p) (Comb t d p) (Merge o t p) (Repl t p)   part, comb, red and repl of section 4
+
+A lower-case symbol is a variable: s t u v w for tensors, k d e for axes, p q for parallel
+dimensions, o for an operator name, c for a constant. Rules only ever introduce variables of their
+left side, so parallel operators are pushed *outward*, as section 6 prescribes.
+
+Tensors have named axes, so matmul is symmetric in its operands; a law that singles out one operand
+has a mirror image. Operand order itself is never a difference, so there is no commutativity rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A side condition: `lacks t k`, `within v t` (v's axes are among t's) or `differ a b`."""
+
+    kind: str
+    left: str
+    right: str
+
+
+def lacks(tensor: str, axis: str) -> Guard:
+    """`tensor` does not have `axis`."""
+    return Guard("lacks", tensor, axis)
+
+
+def within(inner: str, outer: str) -> Guard:
+    """Every axis of `inner` is an axis of `outer`: the broadcast does not grow `outer`."""
+    return Guard("within", inner, outer)
+
+
+def differ(a: str, b: str) -> Guard:
+    """Two axes, or two parallel dimensions, are not the same."""
+    return Guard("differ", a, b)
+
+
+@dataclass(frozen=True)
+class Axiom:
+    """left -> right under the guards; `both` adds right -> left."""
+
+    name: str
+    law: str
+    left: str
+    right: str
+    guards: tuple[Guard, ...] = ()
+    both: bool = False
+
+
+# At d = 1, where part, comb, red and repl are identities: ordinary algebra ------------------------
+
+
+def _row_scalings() -> Iterator[Axiom]:
+    """A factor that lacks the contracted axis moves through a contraction."""
+    for op in ("mul", "div"):
+        yield Axiom(
+            f"matmul commutes with {op}",
+            f"matmul({op}(s, v), t) = {op}(matmul(s, t), v)",
+            f'(Mat (Bin "{op}" s v) t k)',
+            f'(Bin "{op}" (Mat s t k) v)',
+            (lacks("v", "k"), within("v", "s")),
+            both=True,
+        )
+        yield Axiom(
+            f"matmul commutes with {op}, mirrored",
+            f"matmul(s, {op}(t, v)) = {op}(matmul(s, t), v)",
+            f'(Mat s (Bin "{op}" t v) k)',
+            f'(Bin "{op}" (Mat s t k) v)',
+            (lacks("v", "k"), within("v", "t")),
+            both=True,
+        )
+        yield Axiom(
+            f"sum commutes with {op}",
+            f"sum({op}(t, v), k) = {op}(sum(t, k), v)",
+            f'(Fold "sum" (Bin "{op}" t v) k)',
+            f'(Bin "{op}" (Fold "sum" t k) v)',
+            (lacks("v", "k"), within("v", "t")),
+            both=True,
+        )
+    for op in ("add", "sub"):
+        yield Axiom(
+            f"matmul distributes over {op}",
+            f"matmul({op}(s, t), u) = {op}(matmul(s, u), matmul(t, u))",
+            f'(Mat (Bin "{op}" s t) u k)',
+            f'(Bin "{op}" (Mat s u k) (Mat t u k))',
+            (within("s", "t"), within("t", "s")),
+            both=True,
+        )
+        yield Axiom(
+            f"matmul distributes over {op}, mirrored",
+            f"matmul(u, {op}(s, t)) = {op}(matmul(u, s), matmul(u, t))",
+            f'(Mat u (Bin "{op}" s t) k)',
+            f'(Bin "{op}" (Mat u s k) (Mat u t k))',
+            (within("s", "t"), within("t", "s")),
+            both=True,
+        )
+        yield Axiom(
+            f"sum distributes over {op}",
+            f"sum({op}(s, t), k) = {op}(sum(s, k), sum(t, k))",
+            f'(Fold "sum" (Bin "{op}" s t) k)',
+            f'(Bin "{op}" (Fold "sum" s k) (Fold "sum" t k))',
+            (within("s", "t"), within("t", "s")),
+            both=True,
+        )
+
+
+ALGEBRA: tuple[Axiom, ...] = (
+    *_row_scalings(),
+    Axiom(
+        "matmul is associative",
+        "matmul(s, matmul(t, u, e), k) = matmul(matmul(s, t, k), u, e)",
+        "(Mat s (Mat t u e) k)",
+        "(Mat (Mat s t k) u e)",
+        (lacks("s", "e"), lacks("u", "k"), differ("k", "e")),
+        both=True,
+    ),
+    Axiom(
+        "scale moves through sum",
+        "sum(c*t, k) = c*sum(t, k)",
+        '(Fold "sum" (Scale c t) k)',
+        '(Scale c (Fold "sum" t k))',
+        both=True,
+    ),
+    Axiom(
+        "scale moves through matmul",
+        "matmul(c*s, t) = c*matmul(s, t)",
+        "(Mat (Scale c s) t k)",
+        "(Scale c (Mat s t k))",
+        both=True,
+    ),
+    Axiom(
+        "scale moves through matmul, mirrored",
+        "matmul(s, c*t) = c*matmul(s, t)",
+        "(Mat s (Scale c t) k)",
+        "(Scale c (Mat s t k))",
+        both=True,
+    ),
+    Axiom(
+        "mul of a quotient",
+        "(s/v)*t = (s*t)/v",
+        '(Bin "mul" (Bin "div" s v) t)',
+        '(Bin "div" (Bin "mul" s t) v)',
+        (within("v", "s"),),
+        both=True,
+    ),
+    Axiom(
+        "mul by a quotient",
+        "s*(t/v) = (s*t)/v",
+        '(Bin "mul" s (Bin "div" t v))',
+        '(Bin "div" (Bin "mul" s t) v)',
+        (within("v", "t"),),
+        both=True,
+    ),
+    Axiom(
+        "quotient of a quotient",
+        "(t/v)/w = t/(v*w)",
+        '(Bin "div" (Bin "div" t v) w)',
+        '(Bin "div" t (Bin "mul" v w))',
+        (within("v", "t"), within("w", "t")),
+        both=True,
+    ),
+)
+
+# Parallel operators pushed outward ----------------------------------------------------------------
+
+
+def _contractions() -> Iterator[Axiom]:
+    for name, s, t, out, guards in (
+        ("leading", "(Part s d p)", "(Part t d p)", "Part", (differ("d", "k"),)),
+        ("row", "(Part s d p)", "(Repl t p)", "Part", (differ("d", "k"), lacks("t", "d"))),
+        ("column", "(Repl s p)", "(Part t d p)", "Part", (differ("d", "k"), lacks("s", "d"))),
+    ):
+        yield Axiom(
+            f"parallel matmul ({name} partition)",
+            f"matmul of {s}, {t} = part(matmul(s, t), d, p)",
+            f"(Mat {s} {t} k)",
+            f"({out} (Mat s t k) d p)",
+            guards,
+        )
+    yield Axiom(
+        "parallel matmul (replicated)",
+        "matmul(repl(s, p), repl(t, p)) = repl(matmul(s, t), p)",
+        "(Mat (Repl s p) (Repl t p) k)",
+        "(Repl (Mat s t k) p)",
+    )
+    yield Axiom(
+        "parallel matmul (reduction)",
+        "red(matmul(part(s, k, p), part(t, k, p)), p) = matmul(s, t)",
+        '(Merge "sum" (Mat (Part s k p) (Part t k p) k) p)',
+        "(Mat s t k)",
+    )
+
+
+def _folds() -> Iterator[Axiom]:
+    yield Axiom(
+        "reduction and part commute",
+        "sum(part(t, d, p), k) = part(sum(t, k), d, p)",
+        "(Fold o (Part t d p) k)",
+        "(Part (Fold o t k) d p)",
+        (differ("d", "k"),),
+    )
+    yield Axiom(
+        "reduction and repl commute",
+        "sum(repl(t, p), k) = repl(sum(t, k), p)",
+        "(Fold o (Repl t p) k)",
+        "(Repl (Fold o t k) p)",
+    )
+    yield Axiom(
+        "compound parallel reduction",
+        "red(sum(part(t, k, p), k), p) = sum(t, k)",
+        "(Merge o (Fold o (Part t k p) k) p)",
+        "(Fold o t k)",
+    )
+    yield Axiom(
+        "compound parallel reduction (accumulate, then reduce)",
+        "sum(red(part(t, k, p), p), k) = sum(t, k)",
+        "(Fold o (Merge o (Part t k p) p) k)",
+        "(Fold o t k)",
+    )
+    yield Axiom(
+        "reductions commute",
+        "sum(red(t, p), k) = red(sum(t, k), p)",
+        "(Fold o (Merge o t p) k)",
+        "(Merge o (Fold o t k) p)",
+    )
+
+
+def _elementwise() -> Iterator[Axiom]:
+    for op in ("Un o", "Scale c"):
+        yield Axiom(
+            f"unary and part commute ({op})",
+            "f(part(t, d, p)) = part(f(t), d, p)",
+            f"({op} (Part t d p))",
+            f"(Part ({op} t) d p)",
+        )
+        yield Axiom(
+            f"unary and repl commute ({op})",
+            "f(repl(t, p)) = repl(f(t), p)",
+            f"({op} (Repl t p))",
+            f"(Repl ({op} t) p)",
+        )
+        yield Axiom(
+            f"unary and comb commute ({op})",
+            "f(comb(t, d, p)) = comb(f(t), d, p)",
+            f"({op} (Comb t d p))",
+            f"(Comb ({op} t) d p)",
+        )
+    yield Axiom(
+        "binary and part commute",
+        "f(part(s, d, p), part(t, d, p)) = part(f(s, t), d, p)",
+        "(Bin o (Part s d p) (Part t d p))",
+        "(Part (Bin o s t) d p)",
+    )
+    yield Axiom(
+        "binary of part and repl",
+        "f(part(s, d, p), repl(t, p)) = part(f(s, t), d, p) where t lacks d",
+        "(Bin o (Part s d p) (Repl t p))",
+        "(Part (Bin o s t) d p)",
+        (lacks("t", "d"),),
+    )
+    yield Axiom(
+        "binary of repl and part",
+        "f(repl(s, p), part(t, d, p)) = part(f(s, t), d, p) where s lacks d",
+        "(Bin o (Repl s p) (Part t d p))",
+        "(Part (Bin o s t) d p)",
+        (lacks("s", "d"),),
+    )
+    yield Axiom(
+        "binary and repl commute",
+        "f(repl(s, p), repl(t, p)) = repl(f(s, t), p)",
+        "(Bin o (Repl s p) (Repl t p))",
+        "(Repl (Bin o s t) p)",
+    )
+
+
+def _linear() -> Iterator[Axiom]:
+    """What commutes with summing over a parallel dimension: maps linear in the summed operand."""
+    for op in ("mul", "div"):
+        yield Axiom(
+            f"red and {op} by a replicated factor commute",
+            f"red({op}(t, repl(v, p)), p) = {op}(red(t, p), v)",
+            f'(Merge "sum" (Bin "{op}" t (Repl v p)) p)',
+            f'(Bin "{op}" (Merge "sum" t p) v)',
+        )
+    yield Axiom(
+        "red and mul by a replicated factor commute, mirrored",
+        "red(mul(repl(v, p), t), p) = mul(v, red(t, p))",
+        '(Merge "sum" (Bin "mul" (Repl v p) t) p)',
+        '(Bin "mul" v (Merge "sum" t p))',
+    )
+    for op in ("add", "sub"):
+        yield Axiom(
+            f"red distributes over {op}",
+            f"red({op}(s, t), p) = {op}(red(s, p), red(t, p))",
+            f'(Merge "sum" (Bin "{op}" s t) p)',
+            f'(Bin "{op}" (Merge "sum" s p) (Merge "sum" t p))',
+            (within("s", "t"), within("t", "s")),
+        )
+    yield Axiom(
+        "red and scale commute",
+        "red(c*t, p) = c*red(t, p)",
+        '(Merge "sum" (Scale c t) p)',
+        '(Scale c (Merge "sum" t p))',
+    )
+    yield Axiom(
+        "red and matmul by a replicated operand commute",
+        "red(matmul(t, repl(s, p)), p) = matmul(red(t, p), s)",
+        '(Merge "sum" (Mat t (Repl s p) k) p)',
+        '(Mat (Merge "sum" t p) s k)',
+    )
+    yield Axiom(
+        "red and matmul by a replicated operand commute, mirrored",
+        "red(matmul(repl(s, p), t), p) = matmul(s, red(t, p))",
+        '(Merge "sum" (Mat (Repl s p) t k) p)',
+        '(Mat s (Merge "sum" t p) k)',
+    )
+    yield Axiom(
+        "red and reduction over another axis commute",
+        "red(sum(t, k), p) = sum(red(t, p), k)",
+        "(Merge o (Fold o t k) p)",
+        "(Fold o (Merge o t p) k)",
+    )
+    yield Axiom(
+        "red and part commute",
+        "red(part(t, d, q), p) = part(red(t, p), d, q)",
+        "(Merge o (Part t d q) p)",
+        "(Part (Merge o t p) d q)",
+        (differ("p", "q"),),
+    )
+    yield Axiom(
+        "red and repl commute",
+        "red(repl(t, q), p) = repl(red(t, p), q)",
+        "(Merge o (Repl t q) p)",
+        "(Repl (Merge o t p) q)",
+        (differ("p", "q"),),
+    )
+
+
+PARALLEL: tuple[Axiom, ...] = (
+    Axiom("comb cancels part", "comb(part(t, d, p), d, p) = t", "(Comb (Part t d p) d p)", "t"),
+    *_contractions(),
+    *_folds(),
+    *_elementwise(),
+    *_linear(),
+    Axiom(
+        "part and repl commute",
+        "repl(part(t, d, p), q) = part(repl(t, q), d, p)",
+        "(Repl (Part t d p) q)",
+        "(Part (Repl t q) d p)",
+        (differ("p", "q"),),
+        both=True,
+    ),
+    Axiom(
+        "repl and repl commute",
+        "repl(repl(t, p), q) = repl(repl(t, q), p)",
+        "(Repl (Repl t p) q)",
+        "(Repl (Repl t q) p)",
+        (differ("p", "q"),),
+    ),
+    Axiom(
+        "nested part commute",
+        "part(part(t, d, p), e, q) = part(part(t, e, q), d, p)",
+        "(Part (Part t d p) e q)",
+        "(Part (Part t e q) d p)",
+        (differ("d", "e"), differ("p", "q")),
+    ),
+    Axiom(
+        "comb and part of different axes commute",
+        "comb(part(t, e, q), d, p) = part(comb(t, d, p), e, q)",
+        "(Comb (Part t e q) d p)",
+        "(Part (Comb t d p) e q)",
+        (differ("d", "e"), differ("p", "q")),
+    ),
+    Axiom(
+        "comb and repl commute",
+        "comb(repl(t, q), d, p) = repl(comb(t, d, p), q)",
+        "(Comb (Repl t q) d p)",
+        "(Repl (Comb t d p) q)",
+        (differ("p", "q"),),
+    ),
+    Axiom(
+        "nested comb commute",
+        "comb(comb(t, d, p), e, q) = comb(comb(t, e, q), d, p)",
+        "(Comb (Comb t d p) e q)",
+        "(Comb (Comb t e q) d p)",
+        (differ("d", "e"), differ("p", "q")),
+    ),
+)
