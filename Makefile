@@ -27,7 +27,7 @@ clean:
 	rm -rf $(VENV) .snakemake
 
 # The stamp is written last, so an interrupted installation is done again from the start.
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || \
 	{ echo "prism: $(PYTHON) is missing or not Python 3.11 to 3.13; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.errors import PrismError
-from prism.program import DTYPES, Program, parse
+from prism.program import Program, parse
 
 ROOT = Path(__file__).resolve().parent.parent
 _KEYS = {"name", "inputs", "formula", "outputs", "configs"}
@@ -179,3 +179,125 @@ def symbolic(workload: Mapping, dtype: str = "bf16") -> Program:
 def case_name(workload: str, sizes: Mapping[str, int]) -> str:
     """`rmsnorm@d=4096,n=8`."""
     return f"{workload}@{','.join(f'{axis}={sizes[axis]}' for axis in sorted(sizes))}"
+
+
+# The workflow's plan ----------------------------------------------------------------------
+
+
+def overrides_of(config_args: Sequence[str] | None) -> list[str]:
+    """Hydra overrides out of Snakemake's raw `--config` arguments, split as a shell would.
+
+    Snakemake reads each value as a number or as YAML; the raw text is what reaches Hydra here, so
+    that `7e3`, dates, quotes and nested values stay as they were written.
+    """
+    text = ""
+    for arg in config_args or ():
+        key, _, value = str(arg).partition("=")
+        if key != "overrides":
+            raise PrismError(f"--config {key}: unknown; use --config overrides='KEY=VALUE ...'")
+        text = value
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise PrismError(f"--config overrides={text!r}: {error}") from None
+
+
+def plan(overrides: Sequence[str] = ()) -> dict:
+    """What a suite consists of, as plain data.
+
+    `run` is the results folder, `resolved` the whole configuration as YAML text, `workloads` and
+    `cases` name the jobs, and `search` (by workload), `tune` and `bench` (by case) hold each job's
+    slice as JSON text. A case is a workload with sizes, `rmsnorm@d=4096,n=8`.
+    """
+    import yaml
+
+    cfg = compose(overrides)
+    say_device(cfg)
+    keys = {_key(item) for item in overrides}
+    sized = sorted(key.removeprefix("workload.") for key in keys if key.startswith("workload."))
+    names = [None] if "workload" in keys else list(cfg.suite.workloads)
+    if sized and len(names) != 1:
+        raise PrismError(
+            f"workload.{sized[0]}: suite {cfg.suite.name} has {len(names)} workloads; "
+            f"choose one beside it: workload=NAME workload.{sized[0]}=..."
+        )
+    device = f"{cfg.suite.name}-{cfg.device.name}"
+    found: dict[str, Any] = {"run": f"results/{device}", "search": {}, "tune": {}, "bench": {}}
+    for name in names:
+        chosen = cfg if name is None else compose([*overrides, f"workload={name}"])
+        label = str(chosen.workload.name)
+        if label in found["search"]:
+            raise PrismError(f"suite {cfg.suite.name}: two workloads have the name {label!r}")
+        found["search"][label] = _json(search_slice(chosen))
+        for sizes in _configs(chosen, sized):
+            tune, bench = case_slices(chosen, sizes)
+            found["tune"][tune["case"]] = _json(tune)
+            found["bench"][tune["case"]] = _json(bench)
+    hashes = {case: json.loads(text)["config_hash"] for case, text in found["bench"].items()}
+    resolved = plain(cfg) | {"overrides": list(overrides), "cases": hashes}
+    found["resolved"] = yaml.safe_dump(resolved, sort_keys=False)
+    return found | {"workloads": list(found["search"]), "cases": list(found["tune"])}
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~").strip()
+
+
+def _configs(cfg: Any, overridden: Sequence[str]) -> list[dict]:
+    """The sizes to run: the suite's for this workload, else the workload's own. A size given on
+    the command line replaces the list by the one configuration that it describes."""
+    data = plain(cfg.workload)
+    configs = plain(cfg.suite).get("configs", {}).get(data["name"]) or data["configs"]
+    given = [axis for axis in overridden if isinstance(data.get(axis), (int, float))]
+    if not given or "configs" in overridden:
+        return configs
+    return [{axis: data[axis] for axis in dict.fromkeys([*configs[0], *given])}]
+
+
+def search_slice(cfg: Any) -> dict:
+    """What the search reads: no sizes, since one search serves them all."""
+    workload = workload_of(cfg)
+    kept = {key: workload[key] for key in workload if key in _KEYS - {"configs"}}
+    program = program_of(workload, cfg.dtype)
+    return {
+        "workload": kept | dict(program.params),
+        "dtype": cfg.dtype,
+        "search": plain(cfg.search),
+        "seed": cfg.seed,
+    }
+
+
+def case_slices(cfg: Any, sizes: Mapping[str, int] | None = None) -> tuple[dict, dict]:
+    """What tuning and benchmarking one configuration read; without `sizes`, the workload's own."""
+    workload = workload_of(cfg, sizes)
+    program = program_of(workload, cfg.dtype)
+    label = {axis: program.sizes.get(axis, workload[axis]) for axis in sizes or _labels(workload)}
+    case = case_name(workload["name"], label)
+    kept = {key: workload[key] for key in workload if key in _KEYS - {"configs"}}
+    common = {
+        "case": case,
+        "workload": kept | dict(program.sizes) | dict(program.params),
+        "dtype": cfg.dtype,
+        "device": {key: cfg.device[key] for key in ("name", "backend")},
+    }
+    tune = common | {"tune": plain(cfg.tune)}
+    bench = common | {key: plain(cfg[key]) for key in ("baseline", "bench")} | {"seed": cfg.seed}
+    whole = [search_slice(cfg), tune, bench]
+    return tune, bench | {"config_hash": hashlib.sha256(_json(whole).encode()).hexdigest()[:12]}
+
+
+def _labels(workload: Mapping) -> list[str]:
+    return list(workload["configs"][0])
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data)  # key order is kept: a program's inputs have one
+
+
+def workflow_plan(config_args: Sequence[str] | None) -> dict:
+    """`plan` for the Snakefile: bad input ends the workflow with one line and exit code 2."""
+    try:
+        return plan(overrides_of(config_args))
+    except PrismError as error:
+        print(f"prism: error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -1,0 +1,106 @@
+# The paper's evaluation, from search to report. `snakemake --cores N` runs the suite `paper` on the
+# CPU; choose otherwise with `--config overrides="suite=smoke"`. Results: results/SUITE-DEVICE/.
+import sys
+from prism.config import workflow_plan
+
+PLAN = workflow_plan(workflow.config_settings.config_args)
+RUN = PLAN["run"]
+PRISM = f"{sys.executable} -m prism"
+
+
+wildcard_constraints:
+    workload=r"[^/@]+",
+    sizes=r"[^/@]+",
+
+
+localrules:
+    all,
+    settings,
+
+
+rule all:
+    input:
+        f"{RUN}/report.html",
+
+
+rule settings:
+    output:
+        f"{RUN}/config.yaml",
+    log:
+        f"{RUN}/logs/settings.log",
+    params:
+        text=PLAN["resolved"],
+    conda:
+        "prism"
+    shell:
+        "printf %s {params.text:q} > {output:q} 2> {log:q}"
+
+
+rule search:
+    output:
+        f"{RUN}/search/{{workload}}.json",
+    log:
+        f"{RUN}/logs/search/{{workload}}.log",
+    params:
+        prism=PRISM,
+        slice=lookup(dpath="search/{workload}", within=PLAN),
+    conda:
+        "prism"
+    shell:
+        "{params.prism} search slice={params.slice:q} out={output:q} log={log:q}"
+
+
+# Tuning and benchmarking time kernels: each takes all cores, so nothing runs beside it. Snakemake
+# sets OMP_NUM_THREADS to a job's threads.
+rule tune:
+    input:
+        graphs=f"{RUN}/search/{{workload}}.json",
+    output:
+        winner=f"{RUN}/tune/{{workload}}@{{sizes}}/winner.json",
+    log:
+        f"{RUN}/logs/tune/{{workload}}@{{sizes}}.log",
+    params:
+        prism=PRISM,
+        slice=lookup(dpath="tune/{workload}@{sizes}", within=PLAN),
+    threads: workflow.cores
+    conda:
+        "prism"
+    shell:
+        "{params.prism} tune slice={params.slice:q} graphs={input.graphs:q}"
+        " out=$(dirname {output.winner:q}) threads={threads} log={log:q}"
+
+
+rule bench:
+    input:
+        graphs=f"{RUN}/search/{{workload}}.json",
+        winner=f"{RUN}/tune/{{workload}}@{{sizes}}/winner.json",
+    output:
+        f"{RUN}/bench/{{workload}}@{{sizes}}.jsonl",
+    log:
+        f"{RUN}/logs/bench/{{workload}}@{{sizes}}.log",
+    params:
+        prism=PRISM,
+        slice=lookup(dpath="bench/{workload}@{sizes}", within=PLAN),
+    threads: workflow.cores
+    conda:
+        "prism"
+    shell:
+        "{params.prism} bench slice={params.slice:q} graphs={input.graphs:q}"
+        " winner=$(dirname {input.winner:q}) out={output:q} threads={threads} log={log:q}"
+
+
+rule report:
+    input:
+        config=f"{RUN}/config.yaml",
+        search=expand(f"{RUN}/search/{{workload}}.json", workload=PLAN["workloads"]),
+        bench=expand(f"{RUN}/bench/{{case}}.jsonl", case=PLAN["cases"]),
+    output:
+        f"{RUN}/report.html",
+    log:
+        f"{RUN}/logs/report.log",
+    params:
+        prism=PRISM,
+    conda:
+        "prism"
+    shell:
+        "{params.prism} report run=$(dirname {output:q}) log={log:q}"

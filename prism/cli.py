@@ -1,0 +1,310 @@
+"""The command line: `prism search|tune|bench|report`, each one stage of a run.
+
+A stage is configured by Hydra overrides, or by `slice=JSON`, the plain data that the workflow hands
+to each of its jobs. Whatever goes wrong is one line on stderr: exit code 2 for bad input, 1 for a
+failure, 130 when interrupted. Results appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from prism import terminal
+from prism.errors import PrismError
+
+# What a stage reads beside Hydra overrides, and what for.
+_KEYS = {
+    "search": {"out": "write the result to this JSON file"},
+    "tune": {
+        "out": "folder for winner.json and kernel.cpp (needed)",
+        "graphs": "result of `prism search`; without it the search runs first",
+        "threads": "threads of a kernel; all cores by default",
+    },
+    "bench": {
+        "out": "write the rows to this JSON Lines file (needed)",
+        "winner": "folder that `prism tune` wrote; without it only the baselines run",
+        "graphs": "result of `prism search`, for the search's seconds",
+        "threads": "threads of every system; all cores by default",
+    },
+    "report": {"run": "the run's folder, such as results/paper-cpu (needed)"},
+}
+_COMMON = {"slice": "configuration as JSON instead of overrides", "log": "also log to this file"}
+_HELP = {
+    "search": "find and prove the fused graphs of a workload",
+    "tune": "instantiate, compile and time the proved graphs for one configuration",
+    "bench": "time the winner beside the baselines, interleaved in rounds",
+    "report": "tables, plots and report.html of a run",
+}
+_EXAMPLES = {
+    "search": "prism search workload=rmsnorm out=rmsnorm.json",
+    "tune": "prism tune workload=rmsnorm workload.d=8192 graphs=rmsnorm.json out=tuned",
+    "bench": "prism bench workload=rmsnorm workload.d=8192 winner=tuned out=rows.jsonl",
+    "report": "prism report run=results/paper-cpu",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise PrismError(f"{message}; see `{self.prog} --help`")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The argument parser of all stages."""
+    top = _Parser(prog="prism", description="Symbolic superoptimization of tensor programs.")
+    top.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    stages = top.add_subparsers(dest="stage", required=True, metavar="STAGE")
+    for stage, text in _HELP.items():
+        keys = "\n".join(f"  {key:<10}{why}" for key, why in (_KEYS[stage] | _COMMON).items())
+        child = stages.add_parser(
+            stage,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            epilog=f"KEY=VALUE is a Hydra override of conf/, or one of\n{keys}\n\n"
+            f"example: {_EXAMPLES[stage]}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        child.add_argument("items", nargs="*", metavar="KEY=VALUE")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one stage and returns the exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in argv
+    try:
+        args = parser().parse_args([item for item in argv if item != "--debug"])
+        own, overrides = _split(args.stage, args.items)
+        with _logging(own.pop("log", None)):
+            _STAGES[args.stage](own, overrides)
+        return 0
+    except PrismError as error:
+        return _fail(error, 2, debug)
+    except KeyboardInterrupt as error:
+        return _fail(error, 130, debug, "interrupted")
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = "no space left on the device" if full else error.strerror or str(error)
+        return _fail(error, 1, debug, f"{what}{where}")
+    except Exception as error:  # a bug: still one line, and the traceback on request
+        what = f"{type(error).__name__}: {error} (a fault of prism; --debug shows where)"
+        return _fail(error, 1, debug, what)
+
+
+def _fail(error: BaseException, code: int, debug: bool, text: str | None = None) -> int:
+    line = " ".join((text or str(error)).split())
+    print(f"prism: error: {line}", file=sys.stderr)
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    return code
+
+
+def _split(stage: str, items: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """A stage's own `key=value` items apart from the Hydra overrides."""
+    known = _KEYS[stage] | _COMMON
+    own: dict[str, str] = {}
+    overrides = []
+    for item in items:
+        key, equal, value = item.partition("=")
+        if key not in known:
+            overrides.append(item)
+        elif not equal or not value:
+            raise PrismError(f"{key}: needs a value, {key}=...")
+        else:
+            own[key] = value
+    if "slice" in own and overrides:
+        raise PrismError(f"{overrides[0]}: overrides and slice=JSON exclude each other")
+    return own, overrides
+
+
+@contextlib.contextmanager
+def _logging(path: str | None) -> Iterator[None]:
+    if path is None:
+        yield
+        return
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(
+        filename=path, filemode="w", level=logging.INFO, format="%(asctime)s %(name)s %(message)s"
+    )
+    try:
+        yield
+    except BaseException:
+        logging.getLogger("prism").exception("failed")
+        raise
+
+
+# Stages -----------------------------------------------------------------------------------
+
+
+def _search(own: dict[str, str], overrides: Sequence[str]) -> None:
+    from prism import config
+
+    out = own.get("out")
+    if out is not None:
+        terminal.writable(Path(out))
+    data = _slice(own) or config.search_slice(config.compose(overrides))
+    result = _run_search(data)
+    terminal.summary(result)
+    if result["ended"] == "interrupted":
+        raise KeyboardInterrupt  # what it found is printed, but is no whole result
+    if out is not None:
+        terminal.write_json(Path(out), result)
+
+
+def _run_search(data: Mapping) -> dict:
+    """The search of a slice, as JSON data."""
+    from prism import config
+    from prism.search import Bounds, search
+
+    program = config.symbolic(data["workload"], data["dtype"])
+    bounds = {key: value for key, value in data["search"].items() if key != "name"}
+    try:
+        bounds = Bounds(**bounds)
+    except TypeError as error:
+        raise PrismError(f"search: {error}") from None
+    with terminal.progress(f"search {program.name}") as progress:
+        return search(program, bounds, lambda stage, count: progress(stage, count, None)).to_json()
+
+
+def _tune(own: dict[str, str], overrides: Sequence[str]) -> None:
+    from prism import config
+    from prism.measure.tune import TuneBudget, tune
+
+    out = Path(_needed(own, "out", "tune"))
+    terminal.writable(out / "winner.json")
+    if data := _slice(own):
+        found = None
+    else:
+        cfg = config.compose(overrides)
+        config.say_device(cfg)
+        data, _ = config.case_slices(cfg)
+        found = None if "graphs" in own else _run_search(config.search_slice(cfg))
+    program = config.program_of(data["workload"], data["dtype"])
+    found = found or _read_search(_needed(own, "graphs", "tune"), program.name)
+    budget = TuneBudget(**{key: data["tune"][key] for key in ("count", "seconds", "seed")})
+    with terminal.progress(f"tune {data['case']}") as progress:
+        winner = tune(
+            program,
+            _proved(found),
+            data["device"]["backend"],
+            budget,
+            out,
+            _threads(own),
+            progress=progress,
+            context={"workload": program.name, "case": data["case"]},
+        )
+    if winner.get("status") == "ok":
+        print(f"{data['case']}: {winner['median_us']:.1f} us, graph {winner['graph_id']}")
+    else:
+        print(f"prism: warning: {data['case']}: no kernel: {winner['reason']}", file=sys.stderr)
+
+
+def _bench(own: dict[str, str], overrides: Sequence[str]) -> None:
+    from prism import config
+    from prism.measure.bench import BaselineSpec, BenchSettings, bench
+
+    out = Path(_needed(own, "out", "bench"))
+    terminal.writable(out)
+    data = _slice(own)
+    if not data:
+        cfg = config.compose(overrides)
+        config.say_device(cfg)
+        _, data = config.case_slices(cfg)
+    winner = Path(own["winner"]) if "winner" in own else None
+    if winner is not None and not (winner / "winner.json").is_file():
+        raise PrismError(f"winner={winner}: no winner.json there; run `prism tune out={winner}`")
+    program = config.program_of(data["workload"], data["dtype"])
+    baselines = [
+        BaselineSpec(spec["name"], str(config.root() / spec["adapter"]), spec["options"])
+        for spec in data["baseline"].values()
+    ]
+    context = {
+        "workload": program.name,
+        "config": data["case"].partition("@")[2],
+        "config_hash": data["config_hash"],
+    }
+    if "graphs" in own:
+        context["search_seconds"] = _read_search(own["graphs"], program.name)["seconds"]["total"]
+    settings = BenchSettings(**data["bench"], threads=_threads(own), seed=data["seed"])
+    with terminal.progress(f"bench {data['case']}") as progress:
+        rows = bench(program, winner, baselines, settings, out, context, progress=progress)
+    for row in rows:
+        time = f"{row['median_us']:.1f} us" if row["median_us"] else row["reason"]
+        print(f"{data['case']}: {row['system']}: {time}")
+
+
+def _report(own: dict[str, str], overrides: Sequence[str]) -> None:
+    from prism.report import build
+
+    if overrides:
+        raise PrismError(f"{overrides[0]}: report reads a run as it is; only run=FOLDER is known")
+    run = Path(_needed(own, "run", "report"))
+    if not run.is_dir():
+        raise PrismError(f"run={run}: no such folder; a run leaves it, such as results/paper-cpu")
+    print(build(run))
+
+
+_STAGES = {"search": _search, "tune": _tune, "bench": _bench, "report": _report}
+
+
+# Help for the stages ----------------------------------------------------------------------
+
+
+def _needed(own: Mapping[str, str], key: str, stage: str) -> str:
+    if key not in own:
+        raise PrismError(f"{stage}: {key}=... is needed; see `prism {stage} --help`")
+    return own[key]
+
+
+def _slice(own: Mapping[str, str]) -> dict | None:
+    if "slice" not in own:
+        return None
+    try:
+        return json.loads(own["slice"])
+    except json.JSONDecodeError as error:
+        raise PrismError(f"slice: not JSON: {error}") from None
+
+
+def _threads(own: Mapping[str, str]) -> int:
+    cores = len(os.sched_getaffinity(0))
+    try:
+        threads = int(own.get("threads", cores))
+    except ValueError:
+        threads = 0
+    if threads < 1:
+        raise PrismError(f"threads={own['threads']}: must be a positive integer")
+    return threads
+
+
+def _read_search(path: str, workload: str) -> dict:
+    try:
+        data = json.loads(Path(path).read_text())
+        found = data["workload"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise PrismError(f"graphs={path}: not a result of `prism search`: {error!r}") from None
+    except FileNotFoundError:
+        raise PrismError(f"graphs={path}: no such file; `prism search` writes it") from None
+    if found != workload:
+        raise PrismError(f"graphs={path}: holds the graphs of {found!r}, not of {workload!r}")
+    return data
+
+
+def _proved(found: Mapping) -> list[tuple[str, object]]:
+    from prism.sgraph import SGraph
+
+    return [
+        (item["id"], SGraph.from_json(item["graph"]))
+        for item in found["graphs"]
+        if item["verdict"] == "PROVED"
+    ]
