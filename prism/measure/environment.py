@@ -106,7 +106,8 @@ def revision() -> dict:
 def _gpu() -> list[str]:
     if not shutil.which("nvidia-smi"):
         return []
-    text = _command("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", whole=1)
+    fields = ("--query-gpu=name,driver_version", "--format=csv,noheader")
+    text = _command("nvidia-smi", *fields, whole=True)
     return (text or "").splitlines()
 
 

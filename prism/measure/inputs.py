@@ -177,7 +177,8 @@ def write_case(
             array.tofile(folder / f"ref.{name}.raw")
         write_json(folder / "case.json", record)
     except OSError as error:
-        raise PrismError(f"cannot write the inputs of {program.name} to {folder}: {error}") from None
+        why = error.strerror or error
+        raise PrismError(f"cannot write the inputs of {program.name} to {folder}: {why}") from None
     return Case(folder)
 
 

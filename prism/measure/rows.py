@@ -141,12 +141,14 @@ class RowWriter:
 
 def read_rows(path: Path) -> list[dict]:
     """Rows of a file. Raises PrismError naming the file and line that is not one."""
-    rows = []
     try:
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            rows.append(json.loads(line))
+        lines = path.read_text().splitlines()
     except OSError as error:
         raise PrismError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError:
-        raise PrismError(f"{path}: line {number} is not a row of JSON") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            raise PrismError(f"{path}: line {number} is not a row of JSON") from None
     return rows
