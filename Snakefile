@@ -28,10 +28,10 @@ rule settings:
         f"{RUN}/config.yaml",
     log:
         f"{RUN}/logs/settings.log",
+    conda:
+        "containers/conda.yaml"
     params:
         text=PLAN["resolved"],
-    conda:
-        "prism"
     shell:
         "printf %s {params.text:q} > {output:q} 2> {log:q}"
 
@@ -41,11 +41,11 @@ rule search:
         f"{RUN}/search/{{workload}}.json",
     log:
         f"{RUN}/logs/search/{{workload}}.log",
+    conda:
+        "containers/conda.yaml"
     params:
         prism=PRISM,
         slice=lookup(dpath="search/{workload}", within=PLAN),
-    conda:
-        "prism"
     shell:
         "{params.prism} search slice={params.slice:q} out={output:q} log={log:q}"
 
@@ -59,12 +59,12 @@ rule tune:
         winner=f"{RUN}/tune/{{workload}}@{{sizes}}/winner.json",
     log:
         f"{RUN}/logs/tune/{{workload}}@{{sizes}}.log",
+    conda:
+        "containers/conda.yaml"
+    threads: workflow.cores
     params:
         prism=PRISM,
         slice=lookup(dpath="tune/{workload}@{sizes}", within=PLAN),
-    threads: workflow.cores
-    conda:
-        "prism"
     shell:
         "{params.prism} tune slice={params.slice:q} graphs={input.graphs:q}"
         " out=$(dirname {output.winner:q}) threads={threads} log={log:q}"
@@ -78,12 +78,12 @@ rule bench:
         f"{RUN}/bench/{{workload}}@{{sizes}}.jsonl",
     log:
         f"{RUN}/logs/bench/{{workload}}@{{sizes}}.log",
+    conda:
+        "containers/conda.yaml"
+    threads: workflow.cores
     params:
         prism=PRISM,
         slice=lookup(dpath="bench/{workload}@{sizes}", within=PLAN),
-    threads: workflow.cores
-    conda:
-        "prism"
     shell:
         "{params.prism} bench slice={params.slice:q} graphs={input.graphs:q}"
         " winner=$(dirname {input.winner:q}) out={output:q} threads={threads} log={log:q}"
@@ -98,9 +98,9 @@ rule report:
         f"{RUN}/report.html",
     log:
         f"{RUN}/logs/report.log",
+    conda:
+        "containers/conda.yaml"
     params:
         prism=PRISM,
-    conda:
-        "prism"
     shell:
         "{params.prism} report run=$(dirname {output:q}) log={log:q}"

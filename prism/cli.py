@@ -134,14 +134,20 @@ def _logging(path: str | None) -> Iterator[None]:
         yield
         return
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(
-        filename=path, filemode="w", level=logging.INFO, format="%(asctime)s %(name)s %(message)s"
-    )
+    handler = logging.FileHandler(path, mode="w")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log = logging.getLogger("prism")  # not the root: the e-graph engine logs all it is told
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
     try:
         yield
+        log.info("done")
     except BaseException:
-        logging.getLogger("prism").exception("failed")
+        log.exception("failed")
         raise
+    finally:
+        log.removeHandler(handler)
+        handler.close()
 
 
 # Stages -----------------------------------------------------------------------------------
