@@ -12,10 +12,10 @@ from prism.errors import PrismError
 
 # Never -ffast-math: NaN and infinity must survive. FMA contraction is allowed, as accumulation is
 # fp32 whatever the order.
-FLAGS = (
-    "-std=c++17 -O3 -march=native -fopenmp -shared -fPIC "
-    "-fno-math-errno -fno-trapping-math -ffp-contract=fast -fno-semantic-interposition"
-).split()
+FLAGS = [
+    *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
+    *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
+]
 
 
 def build(source_path: Path, library_path: Path) -> list[str]:

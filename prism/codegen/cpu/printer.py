@@ -70,8 +70,8 @@ def _kernel(program: t.TileProgram, index: int, kernel: t.TileKernel) -> list[st
         inside += [line for s in kernel.body for line in printer.print(s)]
         head = f"for (long it = 0; it < {_count(kernel.loop)}; ++it) {{"
         body += [head, *indent(inside), "}"]
-    body += _lengths(kernel, in_loop=None)
-    body += [line for s in kernel.post for line in printer.print(s)]
+    post = [line for s in kernel.post for line in printer.print(s)]
+    body += _lengths(kernel, in_loop=None, code=post) + post
     grid = ", ".join(f"{p}={n}" for p, n in kernel.grid) or "one block"
     loop = f"; loop {kernel.loop.par}={kernel.loop.count}" if kernel.loop else ""
     head = f"static void kernel{index}({', '.join(params)}) {{"
@@ -93,11 +93,18 @@ def _indices(kernel: t.TileKernel) -> list[str]:
     return lines
 
 
-def _lengths(kernel: t.TileKernel, in_loop: bool | None) -> list[str]:
-    """Lengths of ragged tiles: of blocks, of an iteration, or (None) as accumulators keep them."""
-    lines = []
+def _lengths(
+    kernel: t.TileKernel, in_loop: bool | None, code: list[str] | None = None
+) -> list[str]:
+    """Lengths of ragged tiles: of blocks, of an iteration, or (None) as accumulators keep them.
+
+    With `code`, only those that it names.
+    """
+    lines, text = [], None if code is None else "\n".join(code)
     for span in kernel.ragged:
         name = f"const long len_{span_name(span)}"
+        if text is not None and not re.search(rf"\blen_{span_name(span)}\b", text):
+            continue
         if span.step is None and in_loop is False:
             start = f"p_{span.grid} * {span.tile}"
             lines.append(f"{name} = std::min({span.tile}L, {span.size} - {start});")

@@ -59,7 +59,8 @@ class _Block:
     def run(self) -> None:
         self._all(self.kernel.pre)
         if self.kernel.loop is not None:
-            for self.iteration in range(t.iterations(self.kernel.loop, self.block)):
+            for iteration in range(t.iterations(self.kernel.loop, self.block)):
+                self.iteration = iteration
                 self._all(self.kernel.body)
             self.iteration = None
         self._all(self.kernel.post)
