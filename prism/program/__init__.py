@@ -7,4 +7,14 @@ from prism.program.numeric import evaluate
 from prism.program.program import DTYPES, Program
 from prism.program.serial import program_from_json, program_to_json
 
-__all__ = ["DTYPES", "Builder", "Node", "Op", "Program", "evaluate", "parse", "program_from_json", "program_to_json"]
+__all__ = [
+    "DTYPES",
+    "Builder",
+    "Node",
+    "Op",
+    "Program",
+    "evaluate",
+    "parse",
+    "program_from_json",
+    "program_to_json",
+]

@@ -29,9 +29,7 @@ def canonical(text: str | float | int) -> str:
 
 def names(text: str) -> set[str]:
     """Names of the sizes and parameters that the expression reads."""
-    return {
-        n.id for n in ast.walk(_parse(text)) if isinstance(n, ast.Name) and n.id not in _CALLS
-    }
+    return {n.id for n in ast.walk(_parse(text)) if isinstance(n, ast.Name) and n.id not in _CALLS}
 
 
 def evaluate(text: str, env: Mapping[str, float]) -> float:

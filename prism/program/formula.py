@@ -100,8 +100,10 @@ class _Reader:
                 return ast.unparse(node)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 value = self.expression(operand)
-                return self.apply(node, "scale", [value, "-1"]) if isinstance(value, Node) else (
-                    ast.unparse(node)
+                return (
+                    self.apply(node, "scale", [value, "-1"])
+                    if isinstance(value, Node)
+                    else (ast.unparse(node))
                 )
             case ast.BinOp(op=op, left=left, right=right):
                 values = [self.expression(left), self.expression(right)]

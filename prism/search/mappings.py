@@ -46,9 +46,7 @@ def combine(grid: Sequence[Choice], limit: int) -> Iterator[tuple[Choice, ...]]:
 
 def variables(grid: Sequence[Choice], loop: Choice, loop_dim: str | None) -> frozenset[MapVar]:
     """The variables that are 1 under these choices."""
-    ones = {
-        MapVar(t, d, p) for p, choice in zip(GRID_DIMS, grid, strict=False) for t, d in choice
-    }
+    ones = {MapVar(t, d, p) for p, choice in zip(GRID_DIMS, grid, strict=False) for t, d in choice}
     return frozenset(ones | {MapVar(t, d, loop_dim) for t, d in loop})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prism.program.node import Node, Op
+from prism.program.node import Node, Op, topological
 from prism.program.program import Program
 from prism.verify.axioms import ALGEBRA
 from prism.verify.egraph import ENode, Limits, Saturation, Session
@@ -25,18 +25,14 @@ def members(
     """
     session = Session({"algebra": ALGEBRA})
     roots = [node for _, node in program.outputs]
-    session.add(roots)
+    session.insert(roots)
     saturation = session.saturate(limits)
     classes, root_ids = session.table(roots)
-    found = {
-        graph: None for graph in _graphs(classes, root_ids, program.inputs, operators)
-    }
+    found = {graph: None for graph in _graphs(classes, root_ids, program.inputs, operators)}
     return sorted(found, key=lambda g: (_count(g), str(g))), saturation
 
 
 def _count(roots: tuple[Node, ...]) -> int:
-    from prism.program.node import topological
-
     return sum(node.op is not Op.INPUT for node in topological(roots))
 
 
@@ -75,9 +71,7 @@ def _graphs(
     yield from choose(tuple(roots), 0)
 
 
-def _build(
-    chosen: dict[int, ENode], roots: list[int], inputs: dict[str, Node]
-) -> tuple[Node, ...]:
+def _build(chosen: dict[int, ENode], roots: list[int], inputs: dict[str, Node]) -> tuple[Node, ...]:
     built: dict[int, Node] = {}
 
     def node(current: int) -> Node:

@@ -20,7 +20,7 @@ def placements(roots: tuple[Node, ...], outputs: tuple[str, ...]) -> list[BlockG
 
     The first has no loop. `outputs` names the roots.
     """
-    found: dict[BlockGraph, None] = {_block(roots, outputs, frozenset(), {}, None): None}
+    found: dict[BlockGraph, None] = {loop_free(roots, outputs): None}
     nodes = topological(roots)
     axes = dict.fromkeys(a for n in nodes if n.op is Op.INPUT for a in n.axes)
     for axis in axes:
@@ -32,6 +32,11 @@ def placements(roots: tuple[Node, ...], outputs: tuple[str, ...]) -> list[BlockG
                 chosen = dict(zip(crossing, kinds, strict=True))
                 found[_block(roots, outputs, inside, chosen, LOOP_DIM)] = None
     return list(found)
+
+
+def loop_free(roots: tuple[Node, ...], outputs: tuple[str, ...]) -> BlockGraph:
+    """The member as a block graph without a loop."""
+    return _block(roots, outputs, frozenset(), {}, None)
 
 
 def _varying(nodes: list[Node], axis: str) -> list[Node]:
@@ -72,7 +77,7 @@ def _crossing(
 
 def _kinds(node: Node, axis: str, inside: frozenset[Node]) -> list[str]:
     kinds = ["sum"]
-    if axis in node.axes:
+    if axis in node.axes and node.op is not Op.INPUT:  # else: the same as loading it whole
         kinds.insert(0, f"concat:{axis}")
     if any(n.op is Op.MAX and n in inside for n in topological([node])):
         kinds.append("max")

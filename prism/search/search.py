@@ -15,8 +15,8 @@ from prism.program.program import Program
 from prism.program.serial import program_to_json
 from prism.search.mappings import Choice, combine, grid_choices, loop_choices, variables
 from prism.search.members import members
-from prism.search.placements import placements
-from prism.sgraph.graph import GRID_DIMS, LOOP_DIM, BlockGraph, Kernel, Mapping, SGraph
+from prism.search.placements import loop_free, placements
+from prism.sgraph.graph import GRID_DIMS, BlockGraph, Kernel, Mapping, SGraph
 from prism.verify.egraph import Limits, Saturation
 from prism.verify.encode import encode_kernel
 from prism.verify.prove import Refuter, prove
@@ -81,9 +81,7 @@ class SearchResult:
         return [f for f in self.found if f.verdict.proved]
 
     def to_json(self) -> dict:
-        """Plain data, with every graph's readable form."""
-        from prism.sgraph.text import text
-
+        """Plain data; `SGraph.from_json` reads each graph back."""
         matches: Counter = Counter()
         for saturation in self.saturations:
             matches.update(saturation.matches)
@@ -94,7 +92,7 @@ class SearchResult:
             "ended": self.ended,
             "seconds": {**self.seconds, "total": self.total},
             "candidates": self.candidates,
-            "rejected": dict(self.rejected),
+            "rejected": {cause: n for cause, n in self.rejected.items() if n},
             "rule_matches": {name: n for name, n in matches.most_common() if n},
             "graphs": [
                 {
@@ -104,7 +102,6 @@ class SearchResult:
                     "kernels": len(f.graph.kernels),
                     "operators": f.graph.operators,
                     "graph": f.graph.to_json(),
-                    "text": text(f.graph),
                 }
                 for f in self.found
             ],
@@ -120,10 +117,9 @@ class _Search:
         self.program, self.bounds, self.progress = program, bounds, progress
         self.result = SearchResult(program, bounds)
         self.outputs = tuple(name for name, _ in program.outputs)
+        self.rejected = self.result.rejected
         self.start = time.perf_counter()
-        self.alone_grid = Refuter(program, GRID_DIMS[:1], bounds.seed)
-        self.alone_loop = Refuter(program, (LOOP_DIM,), bounds.seed)
-        self.joint = Refuter(program, (*GRID_DIMS[: bounds.grid], LOOP_DIM), bounds.seed)
+        self.refuter = Refuter(program, bounds.seed)
         self.pending: list[tuple[SGraph, dict[str, Node]]] = []
 
     def clock(self, stage: str, since: float) -> float:
@@ -161,55 +157,54 @@ class _Search:
     def member(self, roots: tuple[Node, ...]) -> None:
         """All placements and mappings of one member."""
         since = time.perf_counter()
-        blocks = placements(roots, self.outputs)
+        blocks = placements(roots, self.outputs) if self.bounds.loop else []
+        blocks = blocks or [loop_free(roots, self.outputs)]
         self.count("generate", 1, len(blocks))
         since = self.clock("generate", since)
-        grids = grid_choices(blocks[0])
+        choices = grid_choices(blocks[0])
+        grids = list(combine(choices, self.bounds.grid))
         since = self.clock("map", since)
-        grids = [g for g in grids if self.agrees(self.alone_grid, blocks[0], (g,), frozenset())]
-        combined = list(combine(grids, self.bounds.grid))
+        alone = {c for c in choices if self.agrees(blocks[0], (c,), frozenset())}
+        correct = [grid for grid in grids if alone.issuperset(grid)]
+        self.refuter.forget()
         self.clock("refute", since)
-        for block in blocks if self.bounds.loop else blocks[:1]:
-            self.block(block, combined)
+        for block in blocks:
+            self.block(block, len(grids), correct)
 
-    def block(self, block: BlockGraph, grids: list[tuple[Choice, ...]]) -> None:
+    def block(self, block: BlockGraph, grids: int, correct: list[tuple[Choice, ...]]) -> None:
+        """All mappings of one block graph: of its `grids` grid mappings, those still standing."""
         since = time.perf_counter()
         loops = loop_choices(block)
-        self.count("map", 1, len(loops) * len(grids))
+        self.count("map", 1, len(loops) * grids)
         if not loops:
-            self.result.rejected["no mapping satisfies the shapes"] += 1
+            self.rejected["shapes: no mapping satisfies the constraints"] += 1
         since = self.clock("map", since)
+        self.count("refute", len(loops) * grids, 0)
         for loop in loops:
-            if block.loop and not self.agrees(self.alone_loop, block, (), loop):
+            if block.loop and not self.agrees(block, (), loop):
+                self.rejected["refuted: wrong with the loop alone"] += grids
                 continue
-            for grid in grids:
+            self.rejected["refuted: wrong with a grid dimension alone"] += grids - len(correct)
+            for grid in correct:
                 graph = _graph(block, grid, loop)
                 expressions = self.encoded(graph)
-                self.count("refute", 1, 0)
-                verdict = self.joint.refute(expressions)
-                if verdict is not None:
-                    self.result.rejected["refuted: grid and loop together"] += 1
-                    continue
-                self.count("refute", 0, 1)
-                self.pending.append((graph, expressions))
+                if self.refuter.refute(graph, expressions) is None:
+                    self.pending.append((graph, expressions))
+                    self.count("refute", 0, 1)
+                else:
+                    self.rejected["refuted: wrong with grid and loop together"] += 1
         self.clock("refute", since)
         if len(self.pending) >= self.bounds.batch:
             self.prove_pending()
 
-    def agrees(
-        self, refuter: Refuter, block: BlockGraph, grid: tuple[Choice, ...], loop: Choice
-    ) -> bool:
+    def agrees(self, block: BlockGraph, grid: tuple[Choice, ...], loop: Choice) -> bool:
         """Whether the choice holds while every other parallel dimension has size 1.
 
         A correct mapping is correct for all sizes, so this is necessary, and it is shared by
         every combination with the other dimensions.
         """
-        self.count("refute", 1, 0)
-        graph = _graph(block if loop else replace(block, loop=block.loop), grid, loop)
-        if refuter.refute(self.encoded(graph)) is None:
-            return True
-        self.result.rejected["refuted: loop alone" if loop else "refuted: grid alone"] += 1
-        return False
+        graph = _graph(block, grid, loop)
+        return self.refuter.refute(graph, self.encoded(graph)) is None
 
     def encoded(self, graph: SGraph) -> dict[str, Node]:
         kernel = graph.kernels[0]
@@ -227,7 +222,7 @@ class _Search:
         for (graph, _), verdict in zip(batch, proofs.verdicts, strict=True):
             self.result.found.append(Found(graph, verdict))
             if verdict.outcome is Outcome.UNKNOWN:
-                self.result.rejected[f"not proved: {verdict.reason}"] += 1
+                self.rejected[f"not proved: {verdict.reason}"] += 1
         self.count("prove", len(batch), sum(v.proved for v in proofs.verdicts))
         self.result.seconds["prove"] += time.perf_counter() - since
         self.progress("proved", len(self.result.found))
@@ -260,5 +255,3 @@ def search(
     if any(node.op is Op.INPUT for _, node in program.outputs):
         raise PrismError(f"program {program.name}: an output is an input; nothing to search")
     return _Search(program, bounds or Bounds(), progress).run()
-
-

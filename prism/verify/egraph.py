@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from egglog.bindings import EGraph
 
-from prism.program.node import BINARY, REDUCE, UNARY, Node, Op
+from prism.program.node import BINARY, REDUCE, UNARY, Node, Op, topological
 from prism.verify.axioms import Axiom, Guard
 
 _PRELUDE = """
@@ -30,16 +32,36 @@ _PRELUDE = """
 (rule ((= e (Comb t d p)) (= a (axes t))) ((set (axes e) a)) :ruleset analysis)
 (rule ((= e (Merge o t p)) (= a (axes t))) ((set (axes e) a)) :ruleset analysis)
 (rule ((= e (Repl t p)) (= a (axes t))) ((set (axes e) a)) :ruleset analysis)
-(relation goal (i64 T))
-(relation target (i64 T))
+(relation node (i64 String String String i64 i64))
+(function term (i64) T :merge old)
+(ruleset build)
+(relation goal (i64 i64 i64))
 (relation proved (i64))
 (ruleset goals)
-(rule ((goal n t) (target n t)) ((proved n)) :ruleset goals)
+(rule ((goal n i j) (= (term i) (term j))) ((proved n)) :ruleset goals)
 """
 
-_CONSTRUCTORS = frozenset(
-    ("In", "Un", "Scale", "Bin", "Mat", "Fold", "Part", "Comb", "Merge", "Repl")
-)
+# Constructor, its sources and texts in the order of its fields: how a row of `node` becomes a term.
+_FORMS = {
+    "In": "a",
+    "Un": "as",
+    "Scale": "as",
+    "Bin": "ast",
+    "Mat": "sta",
+    "Fold": "asb",
+    "Part": "sab",
+    "Comb": "sab",
+    "Merge": "asb",
+    "Repl": "sa",
+}
+
+
+def _build_rule(form: str, fields: str) -> str:
+    values = "".join(f" (= {x} (term i{x}))" for x in fields if x in "st")
+    return (
+        f'(rule ((node i "{form}" a b is it){values}) '
+        f"((set (term i) ({form} {' '.join(fields)}))) :ruleset build)"
+    )
 
 
 def _quote(text: str) -> str:
@@ -73,29 +95,30 @@ def rule_text(axiom: Axiom, ruleset: str) -> str:
     return "\n".join(lines)
 
 
-def term(node: Node, sources: Sequence[str]) -> str:
-    """One node as an egglog term over the names of its sources."""
+def encoded(node: Node) -> tuple[str, ...]:
+    """One node as its constructor and the constructor's texts, without its sources."""
     op, arg = node.op, node.arg
     match op:
         case Op.INPUT:
-            return f"(In {_quote(arg)})"
+            return ("In", arg)
         case Op.SCALE:
-            return f"(Scale {_quote(arg)} {sources[0]})"
+            return ("Scale", arg)
         case Op.MATMUL:
-            return f"(Mat {sources[0]} {sources[1]} {_quote(arg)})"
-        case Op.PART | Op.COMB:
-            name = "Part" if op is Op.PART else "Comb"
-            return f"({name} {sources[0]} {_quote(arg[0])} {_quote(arg[1])})"
+            return ("Mat", arg)
+        case Op.PART:
+            return ("Part", *arg)
+        case Op.COMB:
+            return ("Comb", *arg)
         case Op.RED:
-            return f"(Merge {_quote(arg[0])} {sources[0]} {_quote(arg[1])})"
+            return ("Merge", *arg)
         case Op.REPL:
-            return f"(Repl {sources[0]} {_quote(arg)})"
+            return ("Repl", arg)
     if op in UNARY:
-        return f"(Un {_quote(op.value + (f':{arg}' if arg else ''))} {sources[0]})"
+        return ("Un", op.value + (f":{arg}" if arg else ""))
     if op in BINARY:
-        return f"(Bin {_quote(op.value)} {sources[0]} {sources[1]})"
+        return ("Bin", op.value)
     if op in REDUCE:
-        return f"(Fold {_quote(op.value)} {sources[0]} {_quote(arg)})"
+        return ("Fold", op.value, arg)
     raise ValueError(f"{op} has no term")
 
 
@@ -132,9 +155,9 @@ class Session:
 
     def __init__(self, rulesets: dict[str, Iterable[Axiom]]):
         self._graph = EGraph()
-        self._names: dict[Node, str] = {}
+        self._ids: dict[Node, int] = {}
         self._rulesets = tuple(rulesets)
-        text = [_PRELUDE]
+        text = [_PRELUDE, *(_build_rule(*item) for item in _FORMS.items())]
         for name, axioms in rulesets.items():
             text.append(f"(ruleset {name})")
             text.extend(rule_text(axiom, name) for axiom in axioms)
@@ -143,46 +166,48 @@ class Session:
     def _run(self, text: str):
         return self._graph.run_program(*self._graph.parse_program(text))
 
-    def add(self, roots: Iterable[Node]) -> list[str]:
-        """Adds expressions; returns the names by which text programs call them."""
-        roots = list(roots)
-        lines: list[str] = []
-        for root in roots:
-            stack = [(root, False)]
-            while stack:
-                node, done = stack.pop()
-                if node in self._names:
-                    continue
-                if not done:
-                    stack.append((node, True))
-                    stack.extend((s, False) for s in node.src)
-                    continue
-                name = f"$t{len(self._names)}"
-                self._names[node] = name
-                lines.append(f"(let {name} {term(node, [self._names[s] for s in node.src])})")
-                if node.op is Op.INPUT:
-                    axes = " ".join(map(_quote, node.axes))
-                    value = f"(set-of {axes})" if axes else "(set-empty)"
-                    lines.append(f"(set (axes {name}) {value})")
-        self._run("\n".join(lines))
-        return [self._names[root] for root in roots]
+    def insert(self, roots: Iterable[Node]) -> None:
+        """Adds expressions.
+
+        They travel as a table of rows, not as text: egglog checks the types of every term it
+        parses, which costs far more than the proof itself.
+        """
+        rows: list[str] = []
+        for node in topological(n for n in roots if n not in self._ids):
+            if node in self._ids:
+                continue
+            self._ids[node] = len(self._ids)
+            form, *texts = encoded(node)
+            sources = [self._ids[s] for s in node.src] + [0, 0]
+            first, second = [*texts, "", ""][:2]
+            rows.append(f"{self._ids[node]}\t{form}\t{first}\t{second}\t{sources[0]}\t{sources[1]}")
+            if node.op is Op.INPUT:
+                axes = " ".join(map(_quote, node.axes))
+                value = f"(set-of {axes})" if axes else "(set-empty)"
+                self._run(f"(set (axes (In {_quote(node.arg)})) {value})")
+        self._load("node", rows)
+        self._run("(run-schedule (saturate (run build)))")
 
     def goals(self, pairs: Iterable[tuple[int, Node, Node]]) -> None:
         """Declares numbered goals: is the first expression equal to the second?"""
         pairs = list(pairs)
-        self.add(node for _, a, b in pairs for node in (a, b))
-        self._run(
-            "\n".join(
-                f"(goal {n} {self._names[a]}) (target {n} {self._names[b]})" for n, a, b in pairs
-            )
-        )
+        self.insert(node for _, a, b in pairs for node in (a, b))
+        self._load("goal", [f"{n}\t{self._ids[a]}\t{self._ids[b]}" for n, a, b in pairs])
+
+    def _load(self, relation: str, rows: list[str]) -> None:
+        with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
+            file.write("\n".join(rows) + "\n")
+            file.flush()
+            self._run(f"(input {relation} {_quote(file.name)})")
 
     def saturate(self, limits: Limits) -> Saturation:
         """Runs all rulesets to a fixed point or a limit."""
         start = time.perf_counter()
         matches: dict[str, int] = {}
         rules = " ".join(f"(run {name})" for name in self._rulesets)
-        schedule = f"(run-schedule (seq (saturate (run analysis)) {rules} (saturate (run analysis))))"
+        schedule = (
+            f"(run-schedule (seq (saturate (run analysis)) {rules} (saturate (run analysis))))"
+        )
         for iteration in range(limits.iterations):
             report = self._run(schedule)[0].report
             for rule, count in report.num_matches_per_rule.items():
@@ -200,13 +225,13 @@ class Session:
     def size(self) -> int:
         """Number of e-nodes."""
         sizes = self._run("(print-size)")[0].sizes
-        return sum(count for name, count in sizes if name in _CONSTRUCTORS)
+        return sum(count for name, count in sizes if name in _FORMS)
 
     def proved(self) -> set[int]:
         """Numbers of the goals that hold so far."""
         self._run("(run-schedule (run goals))")
-        rows = self._graph.freeze().functions["proved"].rows
-        return {self._graph.value_to_i64(row.inputs[0]) for row in rows}
+        output = self._run("(print-function proved 100000000)")[0]
+        return {int(n) for n in re.findall(r"proved (\d+)", str(output))}
 
     def table(self, roots: Sequence[Node]) -> tuple[dict[int, list[ENode]], list[int]]:
         """The e-graph as plain data: the e-nodes of every e-class, and the classes of `roots`.
@@ -243,4 +268,7 @@ class Session:
                 classes.setdefault(class_of(row.output), []).append(node)
         for nodes in classes.values():
             nodes.sort(key=lambda n: (n.op.value, n.arg or "", n.src))
-        return classes, [class_of(functions[self._names[r]].rows[0].output) for r in roots]
+        term = {
+            self._graph.value_to_i64(row.inputs[0]): row.output for row in functions["term"].rows
+        }
+        return classes, [class_of(term[self._ids[root]]) for root in roots]

@@ -10,6 +10,7 @@ import numpy as np
 from prism.program.node import Node
 from prism.program.numeric import Named, aligned
 from prism.program.program import Program
+from prism.sgraph.graph import SGraph
 from prism.verify.axioms import ALGEBRA, PARALLEL
 from prism.verify.egraph import Limits, Saturation, Session
 from prism.verify.semantics import Interpreter, ShapeError
@@ -23,29 +24,41 @@ class Refuter:
     """Compares candidates with the program at small random sizes, in exact semantics.
 
     A mismatch is a certain NO for the mapping, because a correct one must hold for all sizes
-    (Definition 2.1). `pars` lists the parallel dimensions that candidates may use.
+    (Definition 2.1). Extents are the least that the mapping can split, so arrays stay tiny.
     """
 
-    def __init__(self, program: Program, pars: Sequence[str], seed: int = 0):
-        self.seed = seed
-        extent = int(np.prod([_PARS[p] for p in pars], initial=1))
-        extent = extent if extent > 1 else 3
-        axes = dict.fromkeys(program.sizes, extent)
-        self._interpreter = Interpreter(program, axes, {p: _PARS[p] for p in pars}, seed)
-        self._expected = {
-            name: self._interpreter.value(node) for name, node in program.outputs
-        }
+    def __init__(self, program: Program, seed: int = 0):
+        self.program, self.seed = program, seed
+        self._interpreters: dict[frozenset, Interpreter] = {}
 
-    def refute(self, candidate: dict[str, Node]) -> Verdict | None:
-        """A REFUTED verdict, or None when the numbers agree."""
-        for name, expected in self._expected.items():
+    def forget(self) -> None:
+        """Drops the memoized values; call it between groups of candidates that share little."""
+        self._interpreters.clear()
+
+    def refute(self, graph: SGraph, candidate: dict[str, Node]) -> Verdict | None:
+        """A REFUTED verdict, or None when the numbers agree. `candidate` is `encode(graph)`."""
+        interpreter = self._at(graph)
+        for name, node in self.program.outputs:
             try:
-                found = self._interpreter.value(candidate[name])
+                found = interpreter.value(candidate[name])
             except ShapeError as error:
                 return Verdict(Outcome.REFUTED, f"{name}: shapes: {error}", self.seed)
-            if reason := _difference(found, expected):
+            if reason := _difference(found, interpreter.value(node)):
                 return Verdict(Outcome.REFUTED, f"{name}: {reason}", self.seed)
         return None
+
+    def _at(self, graph: SGraph) -> Interpreter:
+        """The interpreter for the extents that this graph's mapping needs."""
+        splits = frozenset(
+            (v.axis, v.par) for k in graph.kernels if k.mapping for v in k.mapping.ones
+        )
+        if splits not in self._interpreters:
+            axes = dict.fromkeys(self.program.sizes, 1)
+            for axis, par in splits:
+                axes[axis] *= _PARS[par]
+            axes = {axis: extent if extent > 1 else 2 for axis, extent in axes.items()}
+            self._interpreters[splits] = Interpreter(self.program, axes, _PARS, self.seed)
+        return self._interpreters[splits]
 
 
 def _difference(found: Named, expected: Named) -> str | None:

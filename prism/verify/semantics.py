@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from prism.program.node import Node, Op, topological
+from prism.program.node import Node, Op
 from prism.program.numeric import Named, apply
 from prism.program.program import Program
 
@@ -116,18 +116,3 @@ def _repl(t: Named, par, pars) -> Named:
 
 
 _PARALLEL = {Op.PART: _part, Op.COMB: _comb, Op.RED: _red, Op.REPL: _repl}
-
-
-def random_sizes(
-    program: Program, pars: Iterable[str], choices: Mapping[str, int]
-) -> dict[str, int]:
-    """Extents of all data axes that every combination of `pars` can split."""
-    every = int(np.prod([choices[p] for p in pars], initial=1))
-    return dict.fromkeys(program.sizes, every)
-
-
-def program_values(program: Program, interpreter: Interpreter) -> dict[str, Named]:
-    """The program's own outputs at the interpreter's sizes."""
-    for _ in topological(node for _, node in program.outputs):
-        break
-    return {name: interpreter.value(node) for name, node in program.outputs}
