@@ -1,31 +1,407 @@
 // Matrix product of tiles with fp32 accumulation.
+//
+// Two loops share the steps below: `stream` for a B whose rows are contiguous along n (lanes are
+// columns of C) and `dots` for a B that is contiguous along k (lanes are summed at the end).
+// Other strides go through small copies. Nothing is skipped for being zero, so NaN and infinity
+// propagate as in IEEE arithmetic; what a partial vector reads beyond an edge is never stored.
 #pragma once
 #include "prism_types.h"
+#include "prism_vec.h"
 
 namespace prism {
 
+// One step along k in fp32: a row of B, widened, times a broadcast element of A.
+template <class TB>
+struct FloatStep {
+  using Packed = float;               // what A is converted to
+  using Lanes = vec;                  // B's elements for one vector of C
+  static constexpr int kRows = 1;     // rows of B per step
+  static constexpr int kGroup = 1;    // vectors of C loaded together
+  static constexpr int kDepth = W;    // elements along k in one vector of `dots`
+  static void rows(const TB* b, long, bool, Lanes* x) { x[0] = load(b); }
+  static void rows_part(const TB* b, long, bool, long n, Lanes* x) { x[0] = load_part(b, n); }
+  static Lanes broadcast(const float* a) { return *a - vec{}; }
+  template <class T>
+  static Lanes along(const T* p) { return load(p); }
+  template <class T>
+  static Lanes along_part(const T* p, long n) { return load_part(p, n); }
+  static vec add(vec c, Lanes a, Lanes b) { return c + a * b; }
+};
+
+#if defined(PRISM_AVX512) && defined(__AVX512BF16__)
+// One step along k for bf16: two rows of B, interleaved to pairs, and the dot product instruction
+// of a broadcast pair of A. An fp32 A is rounded to bf16. The instruction takes denormal inputs
+// and results as 0.
+struct PairStep {
+  using Packed = bf16;
+  using Lanes = __m512i;
+  static constexpr int kRows = 2;
+  static constexpr int kGroup = 2;
+  static constexpr int kDepth = 32;
+  static void interleave(__m512i first, __m512i second, Lanes* x) {
+    const __m512i even = _mm512_set1_epi32(0x00200000);
+    const __m512i lane = _mm512_set_epi32(0xf000f, 0xe000e, 0xd000d, 0xc000c, 0xb000b, 0xa000a,
+                                          0x90009, 0x80008, 0x70007, 0x60006, 0x50005, 0x40004,
+                                          0x30003, 0x20002, 0x10001, 0);
+    const __m512i low = _mm512_or_si512(lane, even);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(0x00100010));
+    x[0] = _mm512_permutex2var_epi16(first, low, second);
+    x[1] = _mm512_permutex2var_epi16(first, high, second);
+  }
+  static void rows(const bf16* b, long b_k, bool both, Lanes* x) {
+    interleave(_mm512_loadu_si512(b),
+               both ? _mm512_loadu_si512(b + b_k) : _mm512_setzero_si512(), x);
+  }
+  static void rows_part(const bf16* b, long b_k, bool both, long n, Lanes* x) {
+    const __mmask32 mask = mask_of(n);
+    interleave(_mm512_maskz_loadu_epi16(mask, b),
+               both ? _mm512_maskz_loadu_epi16(mask, b + b_k) : _mm512_setzero_si512(), x);
+  }
+  static Lanes broadcast(const bf16* a) {
+    int pair;
+    std::memcpy(&pair, a, sizeof pair);
+    return _mm512_set1_epi32(pair);
+  }
+  static Lanes along(const bf16* p) { return _mm512_loadu_si512(p); }
+  static Lanes along_part(const bf16* p, long n) {
+    return _mm512_maskz_loadu_epi16(mask_of(n), p);
+  }
+  static vec add(vec c, Lanes a, Lanes b) {
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+  }
+};
+#endif
+
+template <class TA, class TB>
+struct StepOf {
+  using type = FloatStep<TB>;
+};
+#if defined(PRISM_AVX512) && defined(__AVX512BF16__)
+template <>
+struct StepOf<bf16, bf16> {
+  using type = PairStep;
+};
+template <>
+struct StepOf<float, bf16> {
+  using type = PairStep;
+};
+#endif
+
+constexpr int kPanelRows = W == 16 ? 8 : 4;  // rows of C in registers
+constexpr int kRowsOfA = 32;                 // rows of A packed together
+#ifndef PRISM_KB
+#define PRISM_KB 16
+#endif
+#ifndef NOLINEAR
+#define NOLINEAR 0
+#endif
+#ifndef PRISM_NB
+#define PRISM_NB 2048
+#endif
+constexpr int kStreamDepth = PRISM_KB;             // rows of B in one pass of `stream`
+constexpr int kStreamColumns = PRISM_NB;          // columns of one pass
+constexpr int kDotDepth = 512;               // elements along k in one pass of `dots`
+
+// Vectors of C in registers beside one another: accumulators that fit the register file.
+constexpr int panel_vectors(int rows) {
+  return W == 16 ? (rows == 1 ? 8 : 16 / rows) : 8 / rows;
+}
+
+// Always inlined: GCC may drop a call to a function that only prefetches.
+__attribute__((always_inline)) inline void prefetch(const void* base, long bytes) {
+#ifndef PRISM_PF
+#define PRISM_PF 2
+#endif
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(base) +
+                                                   static_cast<uintptr_t>(bytes)), 0, PRISM_PF);
+}
+
+// Copies rows [0, rows) and [0, k) of A to `packed` with row length `depth`, and zeros up to
+// `padded` rows and to an even k.
+template <class P, class TA>
+void pack(long rows, long padded, long k, const TA* a, long a_row, long a_k, P* packed,
+          long depth) {
+  const long even = k + (k & 1);
+  for (long m = 0; m < padded; ++m) {
+    P* out = packed + m * depth;
+    if (m >= rows) {
+      std::memset(static_cast<void*>(out), 0, static_cast<size_t>(even) * sizeof(P));
+      continue;
+    }
+    const TA* in = a + m * a_row;
+    if (a_k == 1) {
+#pragma omp simd
+      for (long i = 0; i < k; ++i) out[i] = from_float<P>(to_float(in[i]));
+    } else {
+      for (long i = 0; i < k; ++i) out[i] = from_float<P>(to_float(in[i * a_k]));
+    }
+    if (even > k) out[k] = from_float<P>(0.0f);
+  }
+}
+
+// What a panel prefetches: a line at every `step` bytes from `start` (relative to its B).
+struct Ahead {
+  bool on;
+  long start, step;
+};
+
+// A panel of C: rows x (NV * W) columns, or only `columns` of them if Part.
+template <class Step, class TB, int MR, int NV, bool Part>
+void panel(const typename Step::Packed* a, const TB* b, long b_k, long k, float* c, long c_row,
+           long rows, long columns, bool accumulate, Ahead ahead) {
+  constexpr int G = Step::kGroup, R = Step::kRows;
+  vec acc[MR][NV];
+#pragma GCC unroll 8
+  for (int r = 0; r < MR; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; ++v) {
+      acc[r][v] = vec{};
+      if (accumulate && r < rows) {
+        const float* p = c + r * c_row + v * W;
+        if (!Part) acc[r][v] = load(p);
+        if (Part && columns > v * W) {
+          acc[r][v] = load_part(p, columns - v * W < W ? columns - v * W : W);
+        }
+      }
+    }
+  }
+  const auto step = [&](long i, bool both) __attribute__((always_inline)) {
+    const TB* row = b + i * b_k;
+    typename Step::Lanes x[NV];
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; v += G) {
+      const long left = columns - v * W;
+      if (!Part) {
+        Step::rows(row + v * W, b_k, both, x + v);
+      } else if (left > 0) {
+        Step::rows_part(row + v * W, b_k, both, left < G * W ? left : G * W, x + v);
+      } else {
+        for (int g = 0; g < G; ++g) x[v + g] = typename Step::Lanes{};
+      }
+    }
+    if (ahead.on) {
+#pragma GCC unroll 2
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+        for (long at = 0; at < static_cast<long>(NV * W * sizeof(TB)); at += 64) {
+          prefetch(b, ahead.start + (i + r) * ahead.step + at);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < MR; ++r) {
+      const auto pair = Step::broadcast(a + r * kStreamDepth + i);
+#pragma GCC unroll 8
+      for (int v = 0; v < NV; ++v) acc[r][v] = Step::add(acc[r][v], pair, x[v]);
+    }
+  };
+  long i = 0;
+  for (; i + R <= k; i += R) step(i, true);
+  if (R == 2 && i < k) step(i, false);
+#pragma GCC unroll 8
+  for (int r = 0; r < MR; ++r) {
+    if (r >= rows) break;
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; ++v) {
+      float* p = c + r * c_row + v * W;
+      if (!Part) {
+        store(p, acc[r][v]);
+      } else if (columns > v * W) {
+        store_part(p, acc[r][v], columns - v * W < W ? columns - v * W : W);
+      }
+    }
+  }
+}
+
+template <class Step, class TB, int MR>
+void panels(const typename Step::Packed* a, const TB* b, long b_k, long k, float* c, long c_row,
+            long rows, long columns, bool accumulate, bool prefetches) {
+  constexpr int wide = panel_vectors(MR), narrow = 2;
+  constexpr long size = sizeof(TB);
+  const long width = columns * size, run = kStreamDepth * wide * W * size;
+  const bool linear = !NOLINEAR && width % run == 0;
+  long n = 0;
+  for (; n + wide * W <= columns; n += wide * W) {
+    Ahead ahead{prefetches, kStreamDepth * b_k * size, b_k * size};
+    if (linear) {
+      const long at = n * kStreamDepth * size;
+      ahead.start += at / width * b_k * size + at % width - n * size;
+      ahead.step = wide * W * size;
+    }
+    panel<Step, TB, MR, wide, false>(a, b + n, b_k, k, c + n, c_row, rows, 0, accumulate, ahead);
+  }
+  const Ahead ahead{prefetches, kStreamDepth * b_k * size, b_k * size};
+  for (; n < columns; n += narrow * W) {
+    if (columns - n >= narrow * W) {
+      panel<Step, TB, MR, narrow, false>(a, b + n, b_k, k, c + n, c_row, rows, 0, accumulate,
+                                         ahead);
+    } else {
+      panel<Step, TB, MR, narrow, true>(a, b + n, b_k, k, c + n, c_row, rows, columns - n,
+                                        accumulate, ahead);
+    }
+  }
+}
+
+// b_col == 1 and c_col == 1.
+template <class Step, class TA, class TB>
+void stream(long M, long N, long K, const TA* a, long a_row, long a_k, const TB* b, long b_k,
+            float* c, long c_row, bool accumulate) {
+  alignas(64) typename Step::Packed packed[kRowsOfA * kStreamDepth];
+  for (long n0 = 0; n0 < N; n0 += kStreamColumns) {
+    const long columns = N - n0 < kStreamColumns ? N - n0 : kStreamColumns;
+    for (long m0 = 0; m0 < M; m0 += kRowsOfA) {
+      const long rows = M - m0 < kRowsOfA ? M - m0 : kRowsOfA;
+      for (long k0 = 0; k0 < K; k0 += kStreamDepth) {
+        const long k = K - k0 < kStreamDepth ? K - k0 : kStreamDepth;
+        const long padded = (rows + kPanelRows - 1) / kPanelRows * kPanelRows;
+        pack(rows, padded, k, a + m0 * a_row + k0 * a_k, a_row, a_k, packed, kStreamDepth);
+        for (long m = 0; m < rows; m += kPanelRows) {
+          const auto* pa = packed + m * kStreamDepth;
+          const TB* pb = b + k0 * b_k + n0;
+          float* pc = c + (m0 + m) * c_row + n0;
+          const bool add = accumulate || k0 > 0, ahead = m == 0;
+          const long left = rows - m < kPanelRows ? rows - m : kPanelRows;
+          if (left > 4) {
+            panels<Step, TB, kPanelRows>(pa, pb, b_k, k, pc, c_row, left, columns, add, ahead);
+          } else if (left > 2) {
+            panels<Step, TB, 4>(pa, pb, b_k, k, pc, c_row, left, columns, add, ahead);
+          } else if (left > 1) {
+            panels<Step, TB, 2>(pa, pb, b_k, k, pc, c_row, left, columns, add, ahead);
+          } else {
+            panels<Step, TB, 1>(pa, pb, b_k, k, pc, c_row, left, columns, add, ahead);
+          }
+        }
+      }
+    }
+  }
+}
+
+// MR rows of A by W / MR rows of B; rows beyond `rows` and `columns` repeat the last one.
+template <class Step, class TB, int MR>
+void dot_panel(const typename Step::Packed* a, long a_row, const TB* b, long b_col, long k,
+               float* c, long c_row, long rows, long columns, bool accumulate, bool ahead) {
+  constexpr int NR = W / MR;
+  constexpr long D = Step::kDepth;
+  const typename Step::Packed* pa[MR];
+  const TB* pb[NR];
+  for (int r = 0; r < MR; ++r) pa[r] = a + (r < rows ? r : rows - 1) * a_row;
+  for (int j = 0; j < NR; ++j) pb[j] = b + (j < columns ? j : columns - 1) * b_col;
+  vec acc[W];
+  for (int i = 0; i < W; ++i) acc[i] = vec{};
+  long i = 0;
+  for (; i + D <= k; i += D) {
+    typename Step::Lanes x[MR];
+#pragma GCC unroll 4
+    for (int r = 0; r < MR; ++r) x[r] = Step::along(pa[r] + i);
+#pragma GCC unroll 16
+    for (int j = 0; j < NR; ++j) {
+      const auto y = Step::along(pb[j] + i);
+      if (ahead) prefetch(pb[j] + i, NR * b_col * static_cast<long>(sizeof(TB)));
+#pragma GCC unroll 4
+      for (int r = 0; r < MR; ++r) acc[r * NR + j] = Step::add(acc[r * NR + j], x[r], y);
+    }
+  }
+  if (i < k) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NR; ++j) {
+      const auto y = Step::along_part(pb[j] + i, k - i);
+#pragma GCC unroll 4
+      for (int r = 0; r < MR; ++r) {
+        acc[r * NR + j] = Step::add(acc[r * NR + j], Step::along_part(pa[r] + i, k - i), y);
+      }
+    }
+  }
+  const vec total = sum_lanes(acc);
+  float out[W];
+  store(out, total);
+  for (int r = 0; r < MR && r < rows; ++r) {
+    float* p = c + r * c_row;
+    for (int j = 0; j < NR && j < columns; ++j) {
+      p[j] = (accumulate ? p[j] : 0.0f) + out[r * NR + j];
+    }
+  }
+}
+
+// b_k == 1 and c_col == 1.
+template <class Step, class TA, class TB>
+void dots(long M, long N, long K, const TA* a, long a_row, long a_k, const TB* b, long b_col,
+          float* c, long c_row, bool accumulate) {
+  alignas(64) typename Step::Packed packed[kRowsOfA * kDotDepth];
+  for (long m0 = 0; m0 < M; m0 += kRowsOfA) {
+    const long rows = M - m0 < kRowsOfA ? M - m0 : kRowsOfA;
+    for (long k0 = 0; k0 < K; k0 += kDotDepth) {
+      const long k = K - k0 < kDotDepth ? K - k0 : kDotDepth;
+      pack(rows, rows, k, a + m0 * a_row + k0 * a_k, a_row, a_k, packed, kDotDepth);
+      const bool add = accumulate || k0 > 0;
+      const long tile = rows > 2 ? W / 4 : rows > 1 ? W / 2 : W;
+      for (long n = 0; n < N; n += tile) {
+        const TB* pb = b + n * b_col + k0;
+        const long columns = N - n < tile ? N - n : tile;
+        if (rows == 1) {
+          dot_panel<Step, TB, 1>(packed, kDotDepth, pb, b_col, k, c + m0 * c_row + n, c_row, 1,
+                                 columns, add, true);
+        } else if (rows == 2) {
+          dot_panel<Step, TB, 2>(packed, kDotDepth, pb, b_col, k, c + m0 * c_row + n, c_row, 2,
+                                 columns, add, true);
+        } else {
+          for (long m = 0; m < rows; m += 4) {
+            dot_panel<Step, TB, 4>(packed + m * kDotDepth, kDotDepth, pb, b_col, k,
+                                   c + (m0 + m) * c_row + n, c_row, rows - m < 4 ? rows - m : 4,
+                                   columns, add, m == 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Any strides: blocks of B and C are copied to contiguous ones.
+template <class Step, class TA, class TB>
+void strided(long M, long N, long K, const TA* a, long a_row, long a_k, const TB* b, long b_k,
+             long b_col, float* c, long c_row, long c_col, bool accumulate) {
+  constexpr long kWide = 64, kDeep = 64;
+  TB tile[kDeep * kWide];
+  float out[kRowsOfA * kWide];
+  for (long n0 = 0; n0 < N; n0 += kWide) {
+    const long columns = N - n0 < kWide ? N - n0 : kWide;
+    for (long m0 = 0; m0 < M; m0 += kRowsOfA) {
+      const long rows = M - m0 < kRowsOfA ? M - m0 : kRowsOfA;
+      for (long k0 = 0; k0 < K; k0 += kDeep) {
+        const long k = K - k0 < kDeep ? K - k0 : kDeep;
+        for (long i = 0; i < k; ++i) {
+          const TB* row = b + (k0 + i) * b_k + n0 * b_col;
+          for (long n = 0; n < columns; ++n) tile[i * kWide + n] = row[n * b_col];
+        }
+        stream<Step>(rows, columns, k, a + m0 * a_row + k0 * a_k, a_row, a_k, tile, kWide, out,
+                     kWide, k0 > 0);
+      }
+      for (long m = 0; m < rows; ++m) {
+        float* row = c + (m0 + m) * c_row + n0 * c_col;
+        for (long n = 0; n < columns; ++n) {
+          row[n * c_col] = (accumulate ? row[n * c_col] : 0.0f) + out[m * kWide + n];
+        }
+      }
+    }
+  }
+}
+
 // c[m,n] (+)= sum over k of a[m,k] * b[k,n], any strides (in elements), any M, N, K >= 0.
+// Elements are widened to fp32, but with bf16 instructions an fp32 A times a bf16 B is rounded
+// to bf16 first.
 template <class TA, class TB>
 void gemm(long M, long N, long K, const TA* a, long a_row, long a_k, const TB* b, long b_k,
           long b_col, float* c, long c_row, long c_col, bool accumulate) {
-  for (long m = 0; m < M; ++m) {
-    if (!accumulate) {
+  using Step = typename StepOf<TA, TB>::type;
+  if (K <= 0) {
+    for (long m = 0; m < M && !accumulate; ++m) {
       for (long n = 0; n < N; ++n) c[m * c_row + n * c_col] = 0.0f;
     }
-    if (b_col == 1 && c_col == 1) {
-      for (long k = 0; k < K; ++k) {
-        const float x = to_float(a[m * a_row + k * a_k]);
-        for (long n = 0; n < N; ++n) c[m * c_row + n] += x * to_float(b[k * b_k + n]);
-      }
-    } else {
-      for (long n = 0; n < N; ++n) {
-        float total = 0.0f;
-        for (long k = 0; k < K; ++k) {
-          total += to_float(a[m * a_row + k * a_k]) * to_float(b[k * b_k + n * b_col]);
-        }
-        c[m * c_row + n * c_col] += total;
-      }
-    }
+  } else if (b_col == 1 && (c_col == 1 || N == 1)) {
+    stream<Step>(M, N, K, a, a_row, a_k, b, b_k, c, c_row, accumulate);
+  } else if (b_k == 1 && (c_col == 1 || N == 1)) {
+    dots<Step>(M, N, K, a, a_row, a_k, b, b_col, c, c_row, accumulate);
+  } else {
+    strided<Step>(M, N, K, a, a_row, a_k, b, b_k, b_col, c, c_row, c_col, accumulate);
   }
 }
 
