@@ -209,6 +209,7 @@ def _tune(own: dict[str, str], overrides: Sequence[str]) -> None:
             _threads(own),
             progress=progress,
             context={"workload": program.name, "case": data["case"]},
+            strategy=data["tune"]["name"],
         )
     if winner.get("status") == "ok":
         print(f"{data['case']}: {winner['median_us']:.1f} us, graph {winner['graph_id']}")

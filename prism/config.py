@@ -48,8 +48,23 @@ def compose(overrides: Sequence[str] = ()) -> Any:
         raise PrismError(
             f"dtype {cfg.dtype!r}: device {device.name} can do {', '.join(device.dtypes)}"
         )
+    for section in ("search", "tune", "bench"):
+        for key, value in plain(cfg[section]).items():
+            _check_budget(f"{section}.{key}", key, value)
+    _check_budget("seed", "seed", cfg.seed)
     workload_of(cfg)
     return cfg
+
+
+def _check_budget(where: str, key: str, value: Any) -> None:
+    """Seeds are integers from 0, the rest positive numbers, and whole ones but for seconds."""
+    if key == "name" or isinstance(value, bool):
+        return
+    zero = key in ("seed", "extra_operators", "grid")
+    number = isinstance(value, int) or (key == "seconds" and isinstance(value, float))
+    if not number or value < 0 or (value == 0 and not zero):
+        kind = "number" if key == "seconds" else "integer"
+        raise PrismError(f"{where}={value!r}: must be a {'' if zero else 'positive '}{kind}")
 
 
 def _compose(overrides: Sequence[str]) -> Any:
@@ -124,14 +139,14 @@ def workload_of(cfg: Any, sizes: Mapping[str, int] | None = None) -> dict:
 
 def _check_workload(data: dict) -> None:
     name = data.get("name")
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", str(name)):
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", str(name or "")):
         raise PrismError(f"workload {name!r}: `name` must be letters, digits, '_', '-' and '.'")
     kinds = {"inputs": (dict, "{TENSOR: [axis, ...]}"), "formula": (str, "text")}
     for key, (kind, text) in kinds.items():
         if not isinstance(data.get(key), kind):
             raise PrismError(f"workload {name}: `{key}` must be {text}, got {data.get(key)!r}")
     configs = data.get("configs")
-    if not isinstance(configs, list) or not all(c and isinstance(c, dict) for c in configs):
+    if not (configs and isinstance(configs, list) and all(isinstance(c, dict) for c in configs)):
         raise PrismError(f"workload {name}: `configs` must be a list of sizes such as {{d: 1024}}")
     for tensor, names in data["inputs"].items():
         if not isinstance(names, list) or not all(isinstance(axis, str) for axis in names):
@@ -221,6 +236,8 @@ def plan(overrides: Sequence[str] = ()) -> dict:
             f"workload.{sized[0]}: suite {cfg.suite.name} has {len(names)} workloads; "
             f"choose one beside it: workload=NAME workload.{sized[0]}=..."
         )
+    if not names:
+        raise PrismError(f"suite {cfg.suite.name}: it has no workloads")
     device = f"{cfg.suite.name}-{cfg.device.name}"
     found: dict[str, Any] = {"run": f"results/{device}", "search": {}, "tune": {}, "bench": {}}
     for name in names:
