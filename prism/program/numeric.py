@@ -34,7 +34,7 @@ def _silu(x: np.ndarray) -> np.ndarray:
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
-    half = 0.5 * (1 + _erf(np.asarray(x, dtype=np.float64) / math.sqrt(2)).astype(np.float64))
+    half = 0.5 * (1 + np.asarray(_erf(np.asarray(x, dtype=np.float64) / math.sqrt(2)), np.float64))
     with np.errstate(invalid="ignore"):
         return np.where(np.isneginf(x), -0.0, x * half)
 

@@ -77,7 +77,7 @@ class _Block:
             start = t.offset(span, self.block, self.iteration)
             return slice(start, start + t.length(span, self.block, self.iteration))
 
-        return self.memory[view.tensor][tuple(cut(s) for s in view.spans)]
+        return self.memory[view.tensor][(*(cut(s) for s in view.spans), ...)]  # a view, never a scalar
 
     def _target(self, target: t.Target) -> Named:
         buffer = self.kernel.buffers[target.buffer]
@@ -88,7 +88,7 @@ class _Block:
             length = t.length(target.at, self.block, self.iteration)
             where[axis] = slice(start, start + length)
         axes = tuple(s.axis for s in buffer.spans)
-        return Named(self.buffers[target.buffer][tuple(where)], axes)
+        return Named(self.buffers[target.buffer][(*where, ...)], axes)
 
     def _value(self, name: str) -> Named:
         if name in self.kernel.buffers:
