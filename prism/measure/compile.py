@@ -87,8 +87,7 @@ def compile_all(
     done: dict[str, Compiled] = {}
     with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
         futures = [
-            pool.submit(compile_one, source, backend, work, timeout)
-            for source in distinct.values()
+            pool.submit(compile_one, source, backend, work, timeout) for source in distinct.values()
         ]
         try:
             for future in as_completed(futures):

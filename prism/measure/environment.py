@@ -12,6 +12,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from prism.measure.children import environment_for_child
+
 _CPUS = Path("/sys/devices/system/cpu")
 _THREAD_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "OMP_PLACES")
 _THREAD_SETTINGS += ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_NUM_THREADS", "MALLOC_ARENA_MAX")
@@ -51,6 +53,7 @@ def last_level_cache() -> int:
 def environment(threads: int) -> dict:
     """Machine, system, compiler, versions, source revision, thread settings and load."""
     cpu = _cpu_info()
+    settings = environment_for_child(threads)
     return {
         "cpu": cpu.get("model name", platform.processor() or "unknown"),
         "cpu_flags": [f for f in cpu.get("flags", "").split() if f.startswith(("avx", "amx"))],
@@ -63,7 +66,7 @@ def environment(threads: int) -> dict:
         "governor": _read(_CPUS / "cpu0/cpufreq/scaling_governor"),
         "clock_mhz": _clock(cpu),
         "load_average": list(os.getloadavg()),
-        "thread_settings": {k: os.environ[k] for k in _THREAD_SETTINGS if k in os.environ},
+        "thread_settings": {k: settings[k] for k in _THREAD_SETTINGS if k in settings},
         "transparent_hugepages": _read(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
         "gpu": _gpu(),
         "versions": versions(),

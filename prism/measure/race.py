@@ -142,9 +142,7 @@ class Race:
     def finals(self) -> Candidate | None:
         """Runs the best again, in passes of rotated order; the winner, or None."""
         start = time.perf_counter()
-        passed = sorted(
-            (c for c in self.candidates if c.status == "ok"), key=lambda c: c.score_us
-        )
+        passed = sorted((c for c in self.candidates if c.status == "ok"), key=lambda c: c.score_us)
         finalists = []
         for candidate in passed:
             if all(f.compiled.sha256 != candidate.compiled.sha256 for f in finalists):
@@ -155,7 +153,9 @@ class Race:
                 turn = number % max(1, len(finalists))
                 for candidate in finalists[turn:] + finalists[:turn]:
                     if candidate.status == "ok":
-                        self._run(candidate, self.limits.final_seconds, 10, 400, candidate.finals_us)
+                        self._run(
+                            candidate, self.limits.final_seconds, 10, 400, candidate.finals_us
+                        )
                 self.progress("finals", number + 1, PASSES)
         self.seconds["tune"] += time.perf_counter() - start
         return self.leader

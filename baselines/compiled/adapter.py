@@ -1,0 +1,56 @@
+"""torch.compile: the same function as eager, compiled, with the evidence that it was."""
+
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor import metrics
+
+from prism.measure.torch_program import torch_callable
+
+
+class Adapter:
+    """Options: `mode` (default "max-autotune"). See prism.measure.baseline for the interface.
+
+    `fullgraph=True` makes a graph break an error and not a quiet return to eager, and from
+    `started` on a recompilation raises.
+    """
+
+    def __init__(self, options):
+        self.mode = options.get("mode", "max-autotune")
+
+    def prepare(self, program, inputs):
+        """Compiles by calling once."""
+        torch._dynamo.reset()
+        counters.clear()
+        metrics.reset()
+        function = torch.compile(
+            torch_callable(program), mode=self.mode, fullgraph=True, dynamic=False
+        )
+        function(*inputs.values())
+        return lambda tensors: function(*tensors.values())
+
+    def started(self):
+        """From here on a recompilation is an error."""
+        torch.compiler.set_stance("fail_on_recompile")
+
+    def evidence(self):
+        """What was compiled; `problem` when that is not exactly one whole graph by inductor."""
+        graphs = counters["stats"]["unique_graphs"]
+        breaks = sum(counters["graph_break"].values())
+        lowered = counters["aot_autograd"]["total"]  # graphs that reached inductor
+        found = {
+            "mode": self.mode,
+            "graphs": graphs,
+            "graph_breaks": breaks,
+            "recompiles": max(0, graphs - 1),
+            "lowered": lowered,
+            "generated_kernels": metrics.generated_kernel_count,
+        }
+        if (graphs, lowered, breaks) != (1, 1, 0):
+            found["problem"] = (
+                f"not compiled as one graph: {graphs} captured, {lowered} lowered, {breaks} breaks"
+            )
+        return found
+
+    def version(self):
+        """Versions for the row."""
+        return {"torch": torch.__version__}

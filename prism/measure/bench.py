@@ -1,0 +1,274 @@
+"""The benchmark of a case: Prism's winner, the baselines and the reading kernel, interleaved.
+
+Each system lives in its own process, passes the gate there, and is then timed in turns: rounds
+whose order rotates, one system running while the others block on their pipes. A system that fails
+is a row with its reason, and the others go on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prism.errors import PrismError
+from prism.measure.baseline import BaselineSpec
+from prism.measure.compile import compile_one
+from prism.measure.eager_case import prepare_case
+from prism.measure.environment import environment
+from prism.measure.gate import Gate
+from prism.measure.inputs import Case
+from prism.measure.lock import device_lock
+from prism.measure.read_kernel import read_source
+from prism.measure.rows import Row, RowWriter
+from prism.measure.tune import backend_of, read_winner, rebuild
+from prism.measure.worker import Failure, Worker
+from prism.program import Program
+
+__all__ = ["BaselineSpec", "BenchSettings", "bench"]
+
+Progress = Callable[[str, int, int], None]
+WARM_SHARE = 0.25  # of a system's seconds
+JUDGED_FROM_US = 50.0  # below, starting threads and not memory decides the reading kernel's time
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """`seconds` is the timed time of a system over all `rounds`, three quarters of it cold.
+
+    A time below `read_tolerance` times that of merely reading the inputs is suspect.
+    """
+
+    rounds: int = 10
+    seconds: float = 4.0
+    threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    seed: int = 0
+    device: str = "cpu"
+    prepare_timeout: float = 300.0
+    turn_timeout: float = 60.0
+    settle_seconds: float = 0.02
+    read_tolerance: float = 0.75
+
+
+@dataclass
+class _System:
+    row: Row
+    job: dict | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    worker: Worker | None = None
+    cold: list[float] = field(default_factory=list)
+    warm: list[float] = field(default_factory=list)
+
+    def fail(self, reason: str, status: str = "failed") -> None:
+        self.row.status, self.row.reason = status, " ".join(reason.split())
+        self.worker = None
+
+    def ask(self, command: dict, timeout: float) -> dict | None:
+        """The worker's answer; None, with the row marked, when there is none."""
+        try:
+            return self.worker.ask(command, timeout)
+        except Failure as failure:
+            self.fail(str(failure), failure.status)
+            return None
+
+
+def bench(
+    program: Program,
+    winner_dir: Path | None,
+    baselines: Sequence[BaselineSpec],
+    settings: BenchSettings,
+    out: Path,
+    context: Mapping[str, object],
+    progress: Progress | None = None,
+) -> list[dict]:
+    """One row a system (`prism`, the baselines by name, `read`), returned and written to `out`.
+
+    Raises PrismError for a missing compiler or a disk that cannot be written; whatever a system
+    does is its row.
+    """
+    backend_of(settings.device, program.dtype)
+    progress = progress or (lambda stage, done, total: None)
+    writer = RowWriter(Path(out))
+    systems: list[_System] = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="prism-bench-") as folder:
+            work = Path(folder)
+            case = prepare_case(program, work / "case", settings.seed, settings.threads)
+            template = _template(case, settings, context)
+            systems.append(_prism(case, winner_dir, settings, work, template))
+            systems += [_baseline(case, b, settings, work, template) for b in baselines]
+            systems.append(_read(case, settings, work, template))
+            try:
+                with device_lock(settings.device):
+                    _measure(systems, settings, work, progress)
+            finally:
+                for system in systems:
+                    if system.worker is not None:
+                        system.worker.close()
+        rows = _finished(systems, settings)
+        for row in rows:
+            writer.add(row)
+        writer.finish()
+        return rows
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def _template(case: Case, settings: BenchSettings, context: Mapping[str, object]) -> dict:
+    """What all rows of the case share."""
+    gate = Gate(case)
+    bound = max(gate.bounds.values(), key=lambda b: b.rms)
+    facts = environment(settings.threads)
+    known = set(Row.__dataclass_fields__)
+    shared = {
+        "workload": case.program.name,
+        "config": "",
+        "shape": {k: v for k, v in case.program.sizes.items() if isinstance(v, int)},
+        "dtype": case.dtype,
+        "device": settings.device,
+        "bound_max": bound.max,
+        "bound_rms": bound.rms,
+        "controls": gate.controls(),
+        "input_bytes": case.data["input_bytes"],
+        "copies": case.data["copies"],
+        "threads": settings.threads,
+        "seed": settings.seed,
+        "rounds": settings.rounds,
+        "versions": facts.pop("versions"),
+        "commit": facts.pop("commit"),
+        "dirty": facts.pop("dirty"),
+        "environment": facts,
+        "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    return shared | {k: v for k, v in context.items() if k in known}
+
+
+def _job(case: Case, settings: BenchSettings, **rest) -> dict:
+    copies = case.data["copies"]
+    return {"case": str(case.folder), "threads": settings.threads, "copies": copies, **rest}
+
+
+def _prism(
+    case: Case, winner_dir: Path | None, settings: BenchSettings, work: Path, template: dict
+) -> _System:
+    """The winner, built anew from its stored source; the worker gates it before any timing."""
+    system = _System(Row(system="prism", **template))
+    try:
+        if winner_dir is None:
+            raise PrismError("there is no winner")
+        winner = read_winner(winner_dir)
+        row = system.row
+        row.tune_seconds = winner["seconds"]["tune"]
+        row.compile_seconds = winner["seconds"]["compile"]
+        if winner["status"] != "ok":
+            raise PrismError(winner["reason"])
+        row.graph_id, row.source_sha256 = winner["graph_id"], winner["source_sha256"]
+        row.variant = winner["digest"]
+        compiled = rebuild(winner_dir, winner, work / "winner")
+        system.job = _job(case, settings, library=str(compiled.library), gated=True)
+    except PrismError as error:
+        system.fail(str(error))
+    return system
+
+
+def _baseline(
+    case: Case, spec: BaselineSpec, settings: BenchSettings, work: Path, template: dict
+) -> _System:
+    row = Row(system=spec.name, **{**template, "search_seconds": None})
+    system = _System(row)
+    # An empty cache of compiled code, so that compile_seconds is what a user waits for.
+    system.env = {"TORCHINDUCTOR_CACHE_DIR": str(work / f"inductor-{spec.name}")}
+    adapter = str(Path(spec.adapter).resolve())
+    options = dict(spec.options)
+    system.job = _job(case, settings, adapter=adapter, name=spec.name, options=options)
+    return system
+
+
+def _read(case: Case, settings: BenchSettings, work: Path, template: dict) -> _System:
+    system = _System(Row(system="read", **{**template, "search_seconds": None}))
+    system.row.controls, system.row.bound_max, system.row.bound_rms = {}, None, None
+    compiled = compile_one(read_source(case), backend_of(settings.device), work / "read")
+    if compiled.library is None:
+        system.fail(f"the reading kernel does not compile: {compiled.error}")
+    else:
+        system.job = _job(case, settings, library=str(compiled.library), gated=False)
+    return system
+
+
+def _measure(
+    systems: Sequence[_System], settings: BenchSettings, work: Path, progress: Progress
+) -> None:
+    """Prepares each system in turn, then the rounds, then the evidence."""
+    for number, system in enumerate(systems, 1):
+        if system.job is not None:
+            _prepare(system, settings, work)
+        progress("prepare", number, len(systems))
+    cold = settings.seconds * (1 - WARM_SHARE) / settings.rounds
+    warm = settings.seconds * WARM_SHARE / settings.rounds
+    for number in range(settings.rounds):
+        turn = number % len(systems)
+        for system in (*systems[turn:], *systems[:turn]):
+            for state, seconds in (("cold", cold), ("warm", warm)):
+                if system.worker is None:
+                    continue
+                command = {"do": "turn", "state": state, "seconds": seconds}
+                answer = system.ask(command, settings.turn_timeout + seconds)
+                if answer is not None:
+                    getattr(system, state).extend(answer["samples_us"])
+            time.sleep(settings.settle_seconds)  # its threads stop spinning
+        progress("bench", number + 1, settings.rounds)
+    for system in systems:
+        answer = system.worker and system.ask({"do": "finish"}, settings.turn_timeout)
+        if answer:
+            system.row.evidence = answer["evidence"]
+            system.worker.close()
+            system.worker = None
+            if answer["evidence"].get("problem"):
+                system.fail(answer["evidence"]["problem"])
+
+
+def _prepare(system: _System, settings: BenchSettings, work: Path) -> None:
+    row = system.row
+    system.worker = Worker(system.job, work, row.system, settings.threads, system.env)
+    answer = system.ask({"do": "prepare"}, settings.prepare_timeout)
+    if answer is None:
+        return
+    row.timer = answer["timer"]
+    row.versions = {**row.versions, **answer["versions"]}
+    if answer["compile_seconds"] is not None:
+        row.compile_seconds = answer["compile_seconds"]
+    verdict = answer["verdict"]
+    row.status, row.reason = "ok", ""
+    row.verdict = verdict["status"] if verdict else "n/a"
+    if verdict:
+        row.error_max, row.error_rms = verdict["error"]["max"], verdict["error"]["rms"]
+        row.bound_max, row.bound_rms = verdict["bound"]["max"], verdict["bound"]["rms"]
+        if verdict["status"] != "PASSED":
+            system.worker.close()
+            system.fail(verdict["reason"])
+
+
+def _finished(systems: Sequence[_System], settings: BenchSettings) -> list[dict]:
+    """Samples, the comparison with reading, and the rows as plain data."""
+    for system in systems:
+        if system.row.status == "ok":
+            system.row.set_samples(system.cold, system.warm)
+    read = next(s.row.median_us for s in systems if s.row.system == "read")
+    for system in systems:
+        row = system.row
+        row.read_us = read
+        if row.median_us is None or read is None:
+            continue
+        row.read_speed_fraction = read / row.median_us
+        if read >= JUDGED_FROM_US and row.median_us < settings.read_tolerance * read:
+            row.status = "suspect"
+            row.reason = (
+                f"{row.median_us:.1f} us is less than {settings.read_tolerance:g} times the "
+                f"{read:.1f} us of merely reading the inputs"
+            )
+    return [system.row.to_json() for system in systems]

@@ -1,0 +1,87 @@
+"""The coordinator's end of a runner: commands out, answers in, each with a time limit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from prism.measure import children
+from prism.measure.inputs import write_json
+
+
+class Failure(Exception):
+    """The child cannot go on; `status` and the message go into its row."""
+
+    def __init__(self, reason: str, status: str = "failed"):
+        super().__init__(reason)
+        self.status = status
+
+
+class Worker:
+    """A runner process. Every method raises Failure, after which the process is gone."""
+
+    def __init__(self, job: dict, work: Path, name: str, threads: int, env: dict[str, str]):
+        path = work / f"runner-{name}.json"
+        write_json(path, job)
+        self._stderr = tempfile.TemporaryFile(dir=work)  # noqa: SIM115 - closed in close
+        self._buffer = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "prism.measure.runner", str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=children.environment_for_child(threads, env),
+            start_new_session=True,
+        )
+
+    def ask(self, command: dict, timeout: float) -> dict:
+        """Sends a command and waits for its answer."""
+        what = command["do"] if command["do"] != "turn" else f"a {command['state']} turn"
+        try:
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise self._ended(what) from None
+        answer = self._answer(what, timeout)
+        for status in ("failed", "unavailable"):
+            if status in answer:
+                self.close()
+                raise Failure(answer[status], status)
+        return answer
+
+    def _answer(self, what: str, timeout: float) -> dict:
+        end = time.monotonic() + timeout
+        descriptor = self._process.stdout.fileno()
+        while b"\n" not in self._buffer:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+                self.close()
+                raise Failure(f"hung: no answer to {what} within {timeout:g} s")
+            chunk = os.read(descriptor, 1 << 20)
+            if not chunk:
+                raise self._ended(what)
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return json.loads(line)
+
+    def _ended(self, what: str) -> Failure:
+        code = self._process.wait()
+        self._stderr.seek(0)
+        text = self._stderr.read().decode(errors="replace")
+        self.close()
+        reason = children.describe(code, text) or "ended"
+        return Failure(f"{reason} (during {what})")
+
+    def close(self) -> None:
+        """Ends the process and all it started."""
+        children.kill_group(self._process)
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+            with contextlib.suppress(OSError):
+                stream.close()
