@@ -1,0 +1,322 @@
+"""The report's page: tables, plots and winning graphs as one HTML text that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import resources
+from types import SimpleNamespace
+
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from prism.errors import PrismError
+from prism.program import program_from_json
+from prism.report.claims import FAILS, HOLDS, Claim
+from prism.report.run import PRISM, Case, Run
+from prism.sgraph import SGraph
+from prism.sgraph.picture import svg
+from prism.sgraph.text import text
+
+_NONE = "–"
+# Per table: column -> (heading, how a cell is shown).
+_COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
+    "kernel_time": {
+        "workload": ("workload", "word"),
+        "config": ("configuration", "word"),
+        "dtype": ("dtype", "word"),
+        "system": ("system", "word"),
+        "median_us": ("median µs", "3"),
+        "p20_us": ("p20", "3"),
+        "p80_us": ("p80", "3"),
+        "ratio_to_best_baseline": ("ratio to best baseline", "x"),
+        "read_speed_fraction": ("share of read speed", "%"),
+        "published_prism_vs_best_baseline": ("published ratio to best baseline", "published"),
+        "published_prism_vs_mirage": ("published ratio to Mirage", "published"),
+        "warm_median_us": ("warm median µs", "3"),
+        "error_max": ("error", "e"),
+        "bound_max": ("bound", "e"),
+        "n": ("n", "int"),
+        "status": ("status", "word"),
+        "reason": ("reason", "reason"),
+    },
+    "optimization_time": {
+        "workload": ("workload", "word"),
+        "config": ("configuration", "word"),
+        "system": ("system", "word"),
+        "search_s": ("search s", "3"),
+        "compile_s": ("compile s", "3"),
+        "tune_s": ("tune s", "3"),
+        "total_s": ("total s", "3"),
+        "published_prism_s": ("published Prism s", "published"),
+        "published_mirage_s": ("published Mirage s", "published"),
+        "published_tvm_s": ("published TVM s", "published"),
+        "status": ("status", "word"),
+        "reason": ("reason", "reason"),
+    },
+    "search_time": {
+        "workload": ("workload", "word"),
+        "seconds_total": ("total s", "3"),
+        "published_prism_s": ("published Prism s", "published"),
+        "published_mirage_s": ("published Mirage s (config. 1; 2)", "published"),
+        **{f"seconds_{s}": (f"{s} s", "3") for s in ("generate", "map", "refute", "prove")},
+        **{
+            f"{s}_{end}": (f"{s} {end}", "int")
+            for s in ("generate", "map", "refute", "prove")
+            for end in ("in", "out")
+        },
+        "reason": ("reason", "reason"),
+    },
+    "graph_diversity": {
+        "workload": ("workload", "word"),
+        "graphs": ("proved graphs", "int"),
+        "graphs_single_kernel": ("of one kernel", "int"),
+        "published_prism": ("published Prism", "published"),
+        "published_mirage": ("published Mirage (config. 1; 2)", "published"),
+        "graphs_unknown": ("not provable, unused", "int"),
+        "reason": ("reason", "reason"),
+    },
+}
+_SECTIONS = (
+    (
+        "kernels",
+        "Kernel time",
+        "kernel_time",
+        "relative_performance",
+        "Cold-cache medians and quantiles over interleaved rounds. The ratio is the best passing "
+        "baseline's median over this median within this run: above 1 is faster. `read` only reads "
+        "the inputs; it shows what any kernel could reach and is never a baseline.",
+        "As Figure 6, upper: the best passing baseline of each configuration is 1. Bars are "
+        "measured here. Hollow marks are the paper's ratio of Prism to Mirage on an A100, another "
+        "machine against another system, and are only there to compare with.",
+    ),
+    (
+        "optimization",
+        "Optimization time",
+        "optimization_time",
+        "optimization_time",
+        "Seconds before a kernel is ready. A workload's search is shared by its configurations and "
+        "stands in each of them, as in the paper.",
+        "As Figure 6, lower: seconds by stage, stacked. Eager needs none.",
+    ),
+    (
+        "search",
+        "Search time",
+        "search_time",
+        "search_time",
+        "The symbolic search alone, with the candidates that went into and came out of each stage.",
+        "As Table 2, on a logarithmic axis.",
+    ),
+    (
+        "graphs",
+        "Unique graphs",
+        "graph_diversity",
+        "graph_diversity",
+        "Proved graphs that differ in operators or mapping; parameter values do not count.",
+        "As Table 3, on a logarithmic axis.",
+    ),
+)
+
+
+def page(
+    run: Run, tables: Mapping[str, pd.DataFrame], plots: Mapping[str, str], claims: Iterable[Claim]
+) -> str:
+    """The whole page. Every text that comes from a run is escaped."""
+    kinds = {HOLDS: "holds", FAILS: "fails"}
+    sections = [
+        {
+            "id": anchor,
+            "title": title,
+            "text": note,
+            "plot": Markup(plots[plot]) if plot in plots else None,
+            "caption": caption,
+            "table": _grid(name, tables[name]),
+        }
+        for anchor, title, name, plot, note, caption in _SECTIONS
+    ]
+    title = f"Prism: {run.path.resolve().name}"
+    return _template().render(
+        title=title,
+        css=Markup(_resource("report.css")),
+        ran=_ran(run),
+        problems=run.problems,
+        environment=_environment(run),
+        claims=[
+            SimpleNamespace(**vars(claim), kind=kinds.get(claim.verdict, "none"))
+            for claim in claims
+        ],
+        sections=sections,
+        winners=[_winner(case) for case in run.cases if case.winner is not None],
+    )
+
+
+@cache
+def _template():
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return environment.from_string(_resource("report.html.j2"))
+
+
+def _resource(name: str) -> str:
+    return resources.files("prism.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _ran(run: Run) -> list[tuple[str, str]]:
+    suite = run.config.get("suite")
+    device = run.config.get("device")
+    commits = [
+        f"{row['commit']}{' (with uncommitted changes)' if row.get('dirty') else ''}"
+        for row in run.rows
+        if row.get("commit")
+    ]
+    dates = sorted(str(row["measured_at"]) for row in run.rows if row.get("measured_at"))
+    passed = sum(row["status"] == "ok" for row in run.rows)
+    facts = [
+        ("Suite", suite.get("name") if isinstance(suite, dict) else suite),
+        ("Device", device.get("name") if isinstance(device, dict) else device),
+        ("Overrides", " ".join(map(str, run.config.get("overrides") or [])) or "none"),
+        ("Workloads", ", ".join(run.workloads)),
+        ("Configurations", str(len(run.cases))),
+        ("Rows", f"{len(run.rows)}, of which {passed} passed"),
+        ("Measured", _NONE if not dates else " to ".join(dict.fromkeys((dates[0], dates[-1])))),
+        ("Commit", "; ".join(dict.fromkeys(commits))),
+        ("Configuration hashes", _hashes(run)),
+    ]
+    return [(name, str(value or _NONE)) for name, value in facts]
+
+
+def _hashes(run: Run) -> str:
+    found = {
+        c.name: str(r["config_hash"]) for c in run.cases for r in c.rows if r.get("config_hash")
+    }
+    return ", ".join(f"{value} ({name})" for name, value in found.items())
+
+
+def _environment(run: Run) -> list[tuple[str, str]]:
+    """What all rows record of their machine; where rows differ, every value."""
+    seen: dict[str, dict[str, None]] = {}
+    for row in run.rows:
+        versions = row.get("versions") if isinstance(row.get("versions"), dict) else {}
+        environment = row.get("environment") if isinstance(row.get("environment"), dict) else {}
+        parts = {f"{row['system']}: {k}": v for k, v in versions.items()} if versions else {}
+        for name, value in (environment | parts).items():
+            if name not in ("commit", "dirty", "load_average", "clock_mhz"):
+                seen.setdefault(name, {})[_fact(value)] = None
+        for name in ("load_average", "clock_mhz"):  # these move from row to row: the first one
+            if name in environment:
+                seen.setdefault(name, {_fact(environment[name]): None})
+        for name in ("timer", "threads", "device", "container_digest"):
+            if row.get(name) not in (None, ""):
+                seen.setdefault(name, {})[_fact(row[name])] = None
+    return [(name.replace("_", " "), "; ".join(values)) for name, values in seen.items()]
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, dict):
+        shown = (f"{k} {_fact(v)}" for k, v in value.items())
+        return ", ".join(shown) or "none"
+    if isinstance(value, list):
+        return "; ".join(map(_fact, value)) or "none"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "unknown" if value is None else str(value)
+
+
+def _grid(name: str, table: pd.DataFrame) -> dict:
+    columns = {c: spec for c, spec in _COLUMNS[name].items() if c in table.columns}
+    if not any(table["reason"]):
+        columns.pop("reason")
+    heads = [
+        {"text": heading, "kind": _kind(column, how)} for column, (heading, how) in columns.items()
+    ]
+    rows = []
+    for record in table.to_dict("records"):
+        cells = [
+            {"text": _cell(record[column], how), "kind": _kind(column, how)}
+            for column, (_, how) in columns.items()
+        ]
+        bad = record["status"] != "ok"
+        ours = record.get("system") == PRISM
+        rows.append({"cells": cells, "kind": "bad" if bad else "best" if ours else ""})
+    return {"heads": heads, "rows": rows}
+
+
+def _kind(column: str, how: str) -> str:
+    if how in ("word", "reason"):
+        return how
+    return "number published" if column.startswith("published") else "number"
+
+
+def _cell(value: object, how: str) -> str:
+    if (
+        value is None
+        or value is pd.NA
+        or value == ""
+        or isinstance(value, float)
+        and value != value
+    ):
+        return "" if how == "reason" else _NONE
+    if how in ("word", "reason") or isinstance(value, str):
+        return str(value)
+    if how == "int":
+        return f"{int(value):,}"
+    if how == "published":
+        return f"{value:g}"
+    if not math.isfinite(value):
+        return "∞"
+    if how == "x":
+        return f"{value:.2f}x"
+    if how == "%":
+        return f"{100 * value:.0f}%"
+    if how == "e":
+        return f"{value:.1e}"
+    return f"{value:,.1f}" if value >= 100 else f"{value:.3g}"
+
+
+def _winner(case: Case) -> dict:
+    winner, concrete = case.winner or {}, case.concrete
+    shown = {"title": f"{case.workload} {case.config}", "picture": None, "text": "", "problem": ""}
+    shown |= {"source": case.source, "lines": len((case.source or "").splitlines())}
+    tried = winner.get("tried")
+    tried = len(winner.get("candidates") or []) if tried is None else tried
+    facts = [("Candidates", f"{tried} tried, {winner.get('passed', _NONE)} passed")]
+    causes = winner.get("causes") or {}
+    if causes:
+        facts.append(("Rejected", ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items()))))
+    if concrete is None:
+        shown["problem"] = f"No winner: {winner.get('reason') or 'no reason given'}"
+        return shown | {"facts": facts}
+    for number, sizes in enumerate(concrete.get("sizes") or []):
+        text_ = ", ".join(f"d_{par} = {size}" for par, size in sizes.items()) or "none"
+        facts.append((f"Parameters of kernel {number}", text_))
+    options = concrete.get("options") or {}
+    facts += [
+        ("Options", ", ".join(f"{k} = {v}" for k, v in options.items()) or "none"),
+        ("Graph", str(winner.get("graph_id") or _NONE)),
+        ("Verdict of the gate", _verdict(winner)),
+        ("Source sha256", str(winner.get("source_sha256") or _NONE)),
+        ("Compiled with", _command(winner.get("compile_command"))),
+    ]
+    try:
+        graph, program = SGraph.from_json(concrete["graph"]), program_from_json(concrete["program"])
+        shown |= {"picture": Markup(svg(graph, program)), "text": text(graph, program)}
+    except (KeyError, PrismError) as error:
+        shown["problem"] = f"The winning graph cannot be shown: {error}"
+    return shown | {"facts": facts}
+
+
+def _verdict(winner: dict) -> str:
+    error, bound = winner.get("error"), winner.get("bound")
+    parts = [str(winner.get("verdict") or _NONE)]
+    parts += [
+        f"{name} {_fact(value) if not isinstance(value, dict) else json.dumps(value)}"
+        for name, value in (("error", error), ("bound", bound))
+        if value is not None
+    ]
+    return ", ".join(parts)
+
+
+def _command(command: object) -> str:
+    return " ".join(map(str, command)) if isinstance(command, list) else str(command or _NONE)

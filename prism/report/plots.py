@@ -1,0 +1,247 @@
+"""The plots of a report: measured values as filled marks, published ones hollow and labelled.
+
+Every plot is drawn from the tables alone and comes out as the same SVG text for the same tables.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+
+import matplotlib
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from prism.report.published import number
+from prism.report.run import PRISM, REFERENCE, system_order
+
+_COLOURS = sns.color_palette("colorblind")
+_STAGE_COLOURS = {"search": _COLOURS[0], "compile": _COLOURS[1], "tune": _COLOURS[2]}
+_HATCH = {"search": "", "compile": "//", "tune": ".."}  # readable without colour
+_STYLE = {
+    **sns.axes_style("whitegrid"),
+    **sns.plotting_context("paper", font_scale=1.1),
+    "axes.edgecolor": "#444",
+    "figure.facecolor": "white",
+    "hatch.linewidth": 0.6,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "prism",
+}
+
+
+def draw(tables: dict[str, pd.DataFrame]) -> dict[str, str]:
+    """SVG text by plot name. A plot without a single measured value is left out."""
+    makers: dict[str, tuple[Callable, str]] = {
+        "relative_performance": (_relative, "kernel_time"),
+        "optimization_time": (_optimization, "optimization_time"),
+        "search_time": (_search, "search_time"),
+        "graph_diversity": (_graphs, "graph_diversity"),
+    }
+    plots = {}
+    with matplotlib.rc_context(_STYLE):
+        for name, (make, table) in makers.items():
+            figure = make(tables[table])
+            if figure is not None:
+                plots[name] = _svg(name, figure)
+    return plots
+
+
+def _relative(table: pd.DataFrame) -> Figure | None:
+    """Figure 6, upper: performance relative to the best baseline, which is 1 by definition."""
+    shown = table[table.system != REFERENCE]
+    if not shown.ratio_to_best_baseline.notna().any():
+        return None
+    cases = _cases(table)
+    systems = sorted(shown.system.unique(), key=system_order)
+    figure, ax = _axes(max(6.0, 1.1 * len(cases) + 1.2), 4.2)
+    width = 0.8 / len(systems)
+    crossed = False
+    for n, system in enumerate(systems):
+        rows = shown[shown.system == system]
+        best = rows.groupby(["workload", "config"]).ratio_to_best_baseline.max()
+        offset = (n - (len(systems) - 1) / 2) * width
+        values = [best.get(case) for case in cases]
+        bars = [(i + offset, v) for i, v in enumerate(values) if pd.notna(v)]
+        colour = _COLOURS[n % len(_COLOURS)]
+        ax.bar(*_xy(bars), width, color=colour, edgecolor="#222", linewidth=0.5, label=system)
+        if system == PRISM:
+            for x, v in bars:
+                ax.annotate(f"{v:.2f}x", (x, v), (0, 2), textcoords="offset points", ha="center")
+        here = set(zip(rows.workload, rows.config, strict=True))
+        failed = [(i + offset, 0.04) for i, c in enumerate(cases) if c in here and pd.isna(best[c])]
+        if failed:
+            label = None if crossed else "no passing measurement (reason in the table)"
+            ax.plot(*_xy(failed), "x", color="#b00020", markersize=8, mew=2, label=label)
+            crossed = True
+    read = table[(table.system == REFERENCE) & table.ratio_to_best_baseline.notna()]
+    limit = read.groupby(["workload", "config"]).ratio_to_best_baseline.max()
+    lines = [(i, limit[case]) for i, case in enumerate(cases) if case in limit.index]
+    if lines:
+        x, y = _xy(lines)
+        left, right = [v - 0.45 for v in x], [v + 0.45 for v in x]
+        ax.hlines(y, left, right, color="#555", linestyles=":", label="only reading the inputs")
+    paper = table[table.system == PRISM].drop_duplicates(["workload", "config"])
+    paper = paper.set_index(["workload", "config"]).published_prism_vs_mirage.dropna()
+    marks = [(i - 0.4 + width / 2, paper[c]) for i, c in enumerate(cases) if c in paper.index]
+    if marks:
+        label = "published: Prism over Mirage, on A100"
+        ax.plot(*_xy(marks), "D", mfc="white", mec="#222", mew=1.2, markersize=6, label=label)
+    ax.axhline(1, color="#222", linewidth=0.8)
+    ax.set_ylabel("performance relative to the\nbest baseline (higher is faster)")
+    ax.set_ylim(0, 1.12 * max([*table.ratio_to_best_baseline.dropna(), *paper, 1]))
+    _case_ticks(ax, cases)
+    _legend(ax)
+    return figure
+
+
+def _optimization(table: pd.DataFrame) -> Figure | None:
+    """Figure 6, lower: seconds until a kernel is ready, stacked by stage."""
+    if not table.total_s.notna().any():
+        return None
+    cases = _cases(table)
+    spent = table[table.total_s > 0]
+    systems = sorted(spent.system.unique(), key=system_order)
+    figure, ax = _axes(max(6.0, 1.1 * len(cases) + 1.2), 4.0)
+    width = 0.8 / max(len(systems), 1)
+    for n, system in enumerate(systems):
+        rows = spent[spent.system == system].drop_duplicates(["workload", "config"])
+        rows = rows.set_index(["workload", "config"])
+        offset = (n - (len(systems) - 1) / 2) * width
+        base = dict.fromkeys(cases, 0.0)
+        for stage, colour in _STAGE_COLOURS.items():
+            values = rows[f"{stage}_s"].dropna()
+            here = [c for c in cases if c in values.index]
+            ax.bar(
+                [cases.index(c) + offset for c in here],
+                [values[c] for c in here],
+                width * 0.92,
+                bottom=[base[c] for c in here],
+                color=colour,
+                edgecolor="#222",
+                linewidth=0.5,
+                hatch=_HATCH[stage],
+                label=stage if n == 0 else None,
+            )
+            base |= {c: base[c] + values[c] for c in here}
+        for i, case in enumerate(cases):
+            if case in rows.index:
+                note = {"ha": "center", "rotation": 90, "fontsize": 8, "va": "bottom"}
+                top = (i + offset, base[case])
+                ax.annotate(system, top, (0, 3), textcoords="offset points", **note)
+    paper = table.drop_duplicates(["workload", "config"]).set_index(["workload", "config"])
+    marks = [(i, number(paper.published_prism_s[c])) for i, c in enumerate(cases)]
+    marks = [(x - 0.4 + width / 2, y) for x, y in marks if y is not None]
+    if marks:
+        label = "published: Prism, 96 threads and A100"
+        ax.plot(*_xy(marks), "D", mfc="white", mec="#222", mew=1.2, markersize=6, label=label)
+    ax.set_yscale("symlog", linthresh=10)
+    ax.set_ylim(0, 4 * max([*table.total_s.dropna(), *(y for _, y in marks)]))
+    ax.set_ylabel("seconds (linear up to 10,\nlogarithmic above)")
+    _case_ticks(ax, cases)
+    _legend(ax)
+    return figure
+
+
+def _search(table: pd.DataFrame) -> Figure | None:
+    """Table 2: seconds of search alone."""
+    marks = [("measured: Prism", table.seconds_total)]
+    marks += [("published: Prism, 96 threads", table.published_prism_s)]
+    return _by_workload(table, marks, "published_mirage_s", "search time (s)", log=True)
+
+
+def _graphs(table: pd.DataFrame) -> Figure | None:
+    """Table 3: unique graphs."""
+    marks = [("measured: Prism", table.graphs), ("published: Prism", table.published_prism)]
+    return _by_workload(table, marks, "published_mirage", "unique proved graphs", log=True)
+
+
+def _by_workload(table, marks, mirage: str, label: str, log: bool) -> Figure | None:
+    measured = [(i, float(v)) for i, v in enumerate(marks[0][1]) if pd.notna(v)]
+    if not measured:
+        return None
+    figure, ax = _axes(max(6.0, 1.3 * len(table) + 1), 3.8)
+    bars = {"color": _COLOURS[0], "edgecolor": "#222", "linewidth": 0.5}
+    ax.bar(*_xy(measured), 0.5, label=marks[0][0], **bars)
+    for x, v in measured:
+        ax.annotate(f"{v:.3g}", (x, v), (0, 2), textcoords="offset points", ha="center")
+    published = [(i + 0.33, float(v)) for i, v in enumerate(marks[1][1]) if pd.notna(v)]
+    both = [(i, cell) for i, text in enumerate(table[mirage]) for cell in text.split("; ") if cell]
+    found = [(i + 0.4, number(cell)) for i, cell in both if number(cell) is not None]
+    bounds = [(i + 0.4, number(cell[1:])) for i, cell in both if cell.startswith(">")]
+    hollow = {"mfc": "white", "mew": 1.2, "markersize": 6}
+    groups = [
+        (published, "D", "#222", marks[1][0]),
+        (found, "o", "#b5651d", "published: Mirage, each configuration"),
+        (bounds, "^", "#b5651d", "published: Mirage, stopped at this limit"),
+    ]
+    for points, marker, colour, text in groups:
+        if points:
+            ax.plot(*_xy(points), marker, mec=colour, label=text, **hollow)
+    missing = [i for i, v in enumerate(marks[0][1]) if pd.isna(v)]
+    values = [v for _, v in [*measured, *published, *found, *bounds] if v]
+    if log and values:
+        ax.set_yscale("log")
+        ax.set_ylim(min(values) / 3, max(values) * 3)
+    if missing:
+        low = ax.get_ylim()[0] * 1.3
+        ax.plot(missing, [low] * len(missing), "x", color="#b00020", mew=2, label="not measured")
+    ax.set_ylabel(label)
+    ax.set_xticks(range(len(table)), list(table.workload))
+    ax.set_xlim(-0.6, len(table) - 0.2)
+    _legend(ax)
+    return figure
+
+
+def _axes(width: float, height: float):
+    figure = Figure(figsize=(width, height), layout="constrained")
+    ax = figure.add_subplot()
+    ax.grid(axis="x", visible=False)
+    ax.set_axisbelow(True)
+    return figure, ax
+
+
+def _cases(table: pd.DataFrame) -> list[tuple[str, str]]:
+    return list(dict.fromkeys(zip(table.workload, table.config, strict=True)))
+
+
+def _case_ticks(ax, cases) -> None:
+    labels = [f"{w}\n" + "\n".join(_chunks(c)) for w, c in cases]
+    ax.set_xticks(range(len(cases)), [_plain(label) for label in labels])
+    ax.set_xlim(-0.6, len(cases) - 0.4)
+
+
+def _chunks(config: str) -> list[str]:
+    parts = config.split(",")
+    return [",".join(parts[i : i + 2]) for i in range(0, len(parts), 2)]
+
+
+def _plain(text: str) -> str:
+    """A dollar sign would start matplotlib's formulas."""
+    return text.replace("$", r"\$")
+
+
+def _legend(ax) -> None:
+    figure = ax.figure
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(
+        handles, [_plain(t) for t in labels], loc="outside upper center", ncols=3, frameon=False
+    )
+
+
+def _xy(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _svg(name: str, figure: Figure) -> str:
+    """SVG text without dates or outside addresses, with identifiers that no other plot shares."""
+    buffer = io.StringIO()
+    empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(buffer, format="svg", metadata=empty)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", text)
+    return text

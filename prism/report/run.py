@@ -1,0 +1,189 @@
+"""Reading the folder of one run: what was searched, tuned and timed, and what is missing of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from prism.errors import PrismError
+
+PRISM = "prism"
+REFERENCE = "read"  # a kernel that only reads the inputs: what any kernel could at best reach
+_ORDER = ("rmsnorm", "rmsnorm_mlp", "swiglu", "attention", "qk_attention")  # as in the paper
+_SYSTEMS = (PRISM, "eager", "compiled")
+
+
+@dataclass
+class Case:
+    """One workload in one configuration: its bench rows, and its tuned winner if there is one."""
+
+    name: str
+    rows: list[dict] = field(default_factory=list)
+    winner: dict | None = None
+    source: str | None = None
+
+    @property
+    def workload(self) -> str:
+        """The part of the name before `@`."""
+        return self.name.partition("@")[0]
+
+    @property
+    def config(self) -> str:
+        """The sizes that make the configuration, such as `d=4096,n=8`."""
+        return self.name.partition("@")[2]
+
+    @property
+    def concrete(self) -> dict | None:
+        """The winner's concrete graph as JSON data, if tuning found one."""
+        return (self.winner or {}).get("concrete")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Every axis size that is known of this case."""
+        known: dict[str, int] = {}
+        for shape in [row.get("shape") for row in self.rows]:
+            known |= shape if isinstance(shape, dict) else _sizes(str(shape or ""))
+        known |= ((self.concrete or {}).get("program") or {}).get("sizes") or {}
+        return known | _sizes(self.config)
+
+
+@dataclass
+class Run:
+    """A run's results. `problems` says, in words, what could not be read or is not there."""
+
+    path: Path
+    config: dict
+    searches: dict[str, dict]
+    cases: list[Case]
+    problems: list[str]
+
+    @property
+    def rows(self) -> list[dict]:
+        """All bench rows, in the order of the cases."""
+        return [row for case in self.cases for row in case.rows]
+
+    @property
+    def workloads(self) -> list[str]:
+        """Every workload that was planned, searched or timed, in the paper's order."""
+        planned = (self.config.get("suite") or {}).get("workloads") or []
+        names = {*planned, *self.searches, *(case.workload for case in self.cases)}
+        return sorted(names, key=_workload_key)
+
+
+def read(run_dir: Path) -> Run:
+    """Reads what is there. Raises PrismError when the folder is missing or holds no results."""
+    if not run_dir.is_dir():
+        raise PrismError(f"report: {run_dir} is not a folder of a run")
+    problems: list[str] = []
+    config = _config(run_dir / "config.yaml", problems)
+    searches: dict[str, dict] = {}
+    planned = config.get("cases")
+    cases = {str(name): Case(str(name)) for name in planned or []}
+    for path in sorted(run_dir.glob("search/*.json")):
+        data = _json(path, problems)
+        if data is not None:
+            searches[str(data.get("workload") or path.stem)] = data
+    for path in sorted(run_dir.glob("tune/*/winner.json")):
+        case = cases.setdefault(path.parent.name, Case(path.parent.name))
+        case.winner = _json(path, problems)
+        sources = sorted(path.parent.glob("kernel.*"))
+        texts = [s.read_text(encoding="utf-8", errors="replace") for s in sources if s.is_file()]
+        case.source = texts[0] if texts else None
+    for path in sorted(run_dir.glob("bench/*.jsonl")):
+        name = path.name.removesuffix(".jsonl")
+        case = cases.setdefault(name, Case(name))
+        case.rows = sorted(_rows(path, case, problems), key=_system_key)
+    if not searches and all(case.winner is None and not case.rows for case in cases.values()):
+        raise PrismError(
+            f"report: {run_dir} holds no results: no search/*.json, tune/*/winner.json or "
+            f"bench/*.jsonl; run `prism search`, `prism tune` and `prism bench` first"
+        )
+    ordered = sorted(cases.values(), key=lambda c: (_workload_key(c.workload), _natural(c.config)))
+    run = Run(run_dir, config, searches, ordered, problems)
+    _say_missing(run)
+    return run
+
+
+def _say_missing(run: Run) -> None:
+    for workload in run.workloads:
+        if workload not in run.searches:
+            run.problems.append(f"{workload}: not searched (search/{workload}.json is missing)")
+        if all(case.workload != workload for case in run.cases):
+            run.problems.append(f"{workload}: no configuration was tuned or timed")
+    for case in run.cases:
+        if case.winner is None:
+            run.problems.append(f"{case.name}: not tuned (tune/{case.name}/winner.json is missing)")
+        elif case.concrete is None:
+            reason = case.winner.get("reason") or "no reason given"
+            run.problems.append(f"{case.name}: tuning has no winner: {reason}")
+        elif case.source is None:
+            run.problems.append(f"{case.name}: the generated source is missing")
+        if not case.rows:
+            run.problems.append(f"{case.name}: not timed (bench/{case.name}.jsonl is missing)")
+
+
+def _config(path: Path, problems: list[str]) -> dict:
+    if not path.is_file():
+        problems.append("config.yaml is missing: the run's configuration is unknown")
+        return {}
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        data = None
+    if not isinstance(data, dict):
+        problems.append("config.yaml cannot be read as YAML")
+        return {}
+    return data
+
+
+def _json(path: Path, problems: list[str]) -> dict | None:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        problems.append(f"{path.parent.name}/{path.name} is damaged and was left out")
+        return None
+    return data
+
+
+def _rows(path: Path, case: Case, problems: list[str]) -> list[dict]:
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or not row.get("system"):
+            problems.append(f"bench/{path.name}: line {number} is damaged and was left out")
+            continue
+        rows.append({"workload": case.workload, "config": case.config, "status": "ok"} | row)
+    return rows
+
+
+def _sizes(text: str) -> dict[str, int]:
+    return {axis: int(size) for axis, size in re.findall(r"(\w+)=(\d+)\b", text)}
+
+
+def _workload_key(name: str) -> tuple:
+    return (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)
+
+
+def system_order(name: str) -> tuple:
+    """Prism first, then eager and compiled, then the rest by name, the reference kernel last."""
+    place = _SYSTEMS.index(name) if name in _SYSTEMS else len(_SYSTEMS)
+    return (name == REFERENCE, place, name)
+
+
+def _system_key(row: dict) -> tuple:
+    return (str(row.get("dtype") or ""), system_order(row["system"]), str(row.get("variant") or ""))
+
+
+def _natural(text: str) -> list:
+    return [(0, int(t), "") if t.isdigit() else (1, 0, t) for t in re.split(r"(\d+)", text)]

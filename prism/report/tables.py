@@ -1,0 +1,246 @@
+"""The tables of a report as data frames. Failed and missing cells stay, with their reason."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from prism.report.files import write
+from prism.report.published import Published, both, number
+from prism.report.run import PRISM, REFERENCE, Case, Run
+
+_STAGES = ("generate", "map", "refute", "prove")
+_MISSING = "missing"  # not a row's status: nothing was measured, which is not a failure
+
+
+def build_tables(run: Run, published: Published) -> dict[str, pd.DataFrame]:
+    """All tables by name: kernel_time, optimization_time, search_time, graph_diversity."""
+    return {
+        "kernel_time": kernel_time(run, published),
+        "optimization_time": optimization_time(run, published),
+        "search_time": search_time(run, published),
+        "graph_diversity": graph_diversity(run, published),
+    }
+
+
+def kernel_time(run: Run, published: Published) -> pd.DataFrame:
+    """Figure 6, upper: one row a system and case.
+
+    `ratio_to_best_baseline` is the best passing baseline's median over this median, within one
+    workload, configuration and dtype; above 1 is faster. The reference kernel `read` is compared
+    too but is never a baseline.
+    """
+    records = []
+    for case in run.cases:
+        best = _best_baselines(case.rows)
+        paper = published.kernel_of(case.workload, case.sizes)
+        for row in _with_prism(run, case, case.rows):
+            ours = paper if row["system"] == PRISM else {}
+            records.append(_kernel_record(row, best.get(row.get("dtype")), ours))
+    template = _kernel_record({}, None, {})
+    text = "workload config dtype system status reason published_prism_vs_best_baseline verdict "
+    text += "numerics timer variant device commit config_hash"
+    return _frame(records, template, text.split(), whole=("n", "threads"))
+
+
+def _kernel_record(row: dict, baseline: float | None, paper: dict) -> dict:
+    median = row.get("median_us")
+    comparable = row.get("status") == "ok" and median and baseline
+    return {
+        **{k: row.get(k) for k in ("workload", "config", "dtype", "system", "status", "reason")},
+        **{k: row.get(k) for k in ("median_us", "p20_us", "p80_us")},
+        "ratio_to_best_baseline": baseline / median if comparable else None,
+        "read_speed_fraction": row.get("read_speed_fraction"),
+        "published_prism_vs_mirage": number(paper.get("prism_vs_mirage")),
+        "published_prism_vs_best_baseline": paper.get("prism_vs_best_baseline"),
+        **{k: row.get(k) for k in ("warm_median_us", "n", "verdict", "error_max", "bound_max")},
+        **{k: row.get(k) for k in ("numerics", "timer", "variant", "device", "threads")},
+        **{k: row.get(k) for k in ("commit", "config_hash")},
+    }
+
+
+def optimization_time(run: Run, published: Published) -> pd.DataFrame:
+    """Figure 6, lower: seconds spent before a system's kernel was ready, by stage.
+
+    Prism's search is shared by all configurations of a workload and stands in each of them, as in
+    the paper. The published columns are the totals of Figure 6 for the configuration.
+    """
+    records = []
+    for case in run.cases:
+        paper = published.total_of(case.workload, case.sizes)
+        rows = [row for row in case.rows if row["system"] != REFERENCE]
+        for row in _with_prism(run, case, rows):
+            records.append(_optimization_record(row, _seconds(run, case, row), paper))
+    template = _optimization_record({}, _seconds(run, Case(""), {}), {})
+    text = "workload config system published_prism_s published_mirage_s published_tvm_s"
+    return _frame(records, template, [*text.split(), "status", "reason"])
+
+
+def _optimization_record(row: dict, seconds: dict, paper: dict) -> dict:
+    known = [s for s in seconds.values() if s is not None]
+    return {
+        **{k: row.get(k) for k in ("workload", "config", "system")},
+        **seconds,
+        "total_s": sum(known) if known else None,
+        **{f"published_{k}": paper.get(k) for k in ("prism_s", "mirage_s", "tvm_s")},
+        **{k: row.get(k) for k in ("status", "reason")},
+    }
+
+
+def search_time(run: Run, published: Published) -> pd.DataFrame:
+    """Table 2, with seconds and candidates by stage."""
+    records = []
+    for workload in run.workloads:
+        search = run.searches.get(workload)
+        seconds = (search or {}).get("seconds") or {}
+        candidates = (search or {}).get("candidates") or {}
+        paper = published.search_of(workload)
+        record = {
+            "workload": workload,
+            "seconds_total": seconds.get("total"),
+            "published_prism_s": number(paper.get("prism_shared_s")),
+            "published_mirage_s": both(paper, "mirage", "_s"),
+        }
+        record |= {f"seconds_{stage}": seconds.get(stage) for stage in _STAGES}
+        for stage in _STAGES:
+            counts = candidates.get(stage) or {}
+            record |= {f"{stage}_{end}": counts.get(end) for end in ("in", "out")}
+        record["status"] = "ok" if search else _MISSING
+        record["reason"] = "" if search else "not searched in this run"
+        records.append(record)
+    counts = [f"{stage}_{end}" for stage in _STAGES for end in ("in", "out")]
+    text = ["workload", "published_mirage_s", "status", "reason"]
+    return _frame(records, {}, text, whole=counts)
+
+
+def graph_diversity(run: Run, published: Published) -> pd.DataFrame:
+    """Table 3: proved graphs that differ in operators or mapping, as the paper counts them."""
+    records = []
+    for workload in run.workloads:
+        search = run.searches.get(workload)
+        paper = published.graphs_of(workload)
+        proved = _unique(g for g in graphs_of(search) if g.get("verdict") == "PROVED")
+        unknown = _unique(g for g in graphs_of(search) if g.get("verdict") == "UNKNOWN")
+        single = [g for g in proved if g.get("kernels") == 1]
+        records.append(
+            {
+                "workload": workload,
+                "graphs": len(proved) if search else None,
+                "graphs_single_kernel": len(single) if search else None,
+                "published_prism": number(paper.get("prism_shared")),
+                "published_mirage": both(paper, "mirage"),
+                "graphs_unknown": len(unknown) if search else None,
+                "status": "ok" if search else _MISSING,
+                "reason": "" if search else "not searched in this run",
+            }
+        )
+    whole = ("graphs", "graphs_single_kernel", "published_prism", "graphs_unknown")
+    text = ["workload", "published_mirage", "status", "reason"]
+    return _frame(records, {}, text, whole=whole)
+
+
+def graphs_of(search: dict | None) -> list[dict]:
+    """The graphs of a search file; none of a search that is missing."""
+    return [g for g in (search or {}).get("graphs") or [] if isinstance(g, dict)]
+
+
+def rows_table(run: Run) -> pd.DataFrame:
+    """Every row of the run; samples stay lists, other nested values become JSON text."""
+    records = [{k: _flat(v) for k, v in row.items()} for row in run.rows]
+    return pd.DataFrame.from_records(records).astype(_nested_types(records))
+
+
+def write_tables(tables: dict[str, pd.DataFrame], folder: Path) -> None:
+    """Each table as NAME.parquet and NAME.csv, every file in one step."""
+    for name, frame in tables.items():
+        text = frame.copy()
+        for column in text.columns:
+            if text[column].map(lambda v: isinstance(v, list)).any():
+                text[column] = text[column].map(json.dumps)
+        write(folder / f"{name}.csv", lambda p, f=text: f.to_csv(p, index=False))
+        write(folder / f"{name}.parquet", lambda p, f=frame: f.to_parquet(p, index=False))
+
+
+def _best_baselines(rows: Iterable[dict]) -> dict[str | None, float]:
+    """The fastest passing baseline's median by dtype."""
+    best: dict[str | None, float] = {}
+    for row in rows:
+        median = row.get("median_us")
+        if row["system"] in (PRISM, REFERENCE) or row["status"] != "ok" or not median:
+            continue
+        best[row.get("dtype")] = min(median, best.get(row.get("dtype"), math.inf))
+    return best
+
+
+def _with_prism(run: Run, case: Case, rows: list[dict]) -> list[dict]:
+    """The rows; where Prism has none, one that says so stands first."""
+    if any(row["system"] == PRISM for row in rows):
+        return rows
+    return [_missing_row(run, case), *rows]
+
+
+def _missing_row(run: Run, case: Case) -> dict:
+    program = (case.concrete or {}).get("program") or {}
+    others = [row.get("dtype") for row in case.rows]
+    dtype = program.get("dtype") or next(iter(others), None) or run.config.get("dtype")
+    winner = case.winner or {}
+    if case.concrete is None and case.winner is not None:
+        reason = f"tuning has no winner: {winner.get('reason') or 'no reason given'}"
+    else:
+        reason = "not timed in this run" if case.winner else "neither tuned nor timed in this run"
+    return {
+        "workload": case.workload,
+        "config": case.config,
+        "dtype": dtype,
+        "system": PRISM,
+        "status": _MISSING,
+        "reason": reason,
+    }
+
+
+def _seconds(run: Run, case: Case, row: dict) -> dict[str, float | None]:
+    seconds = {f"{s}_s": row.get(f"{s}_seconds") for s in ("search", "compile", "tune")}
+    if row.get("system") != PRISM:
+        return seconds
+    stored = (case.winner or {}).get("seconds") or {}
+    searched = (run.searches.get(case.workload) or {}).get("seconds") or {}
+    spare = {"search_s": searched.get("total")}
+    spare |= {"compile_s": stored.get("compile"), "tune_s": stored.get("tune")}
+    return {k: v if v is not None else spare[k] for k, v in seconds.items()}
+
+
+def _unique(graphs: Iterable[dict]) -> list[dict]:
+    return list({json.dumps(g.get("graph"), sort_keys=True): g for g in graphs}.values())
+
+
+def _frame(
+    records: list[dict], template: dict, text: Iterable[str], whole: Iterable[str] = ()
+) -> pd.DataFrame:
+    """Text columns as strings, `whole` as integers that may be missing, all others as floats.
+
+    `template` is any record; it gives the columns of a table without rows.
+    """
+    frame = pd.DataFrame.from_records(records or [template]).iloc[: len(records)]
+    types = {c: object if c in text else "Int64" if c in whole else float for c in frame.columns}
+    for column in frame.columns:
+        if column in text:
+            frame[column] = frame[column].map(lambda v: "" if v is None else str(v))
+        else:
+            frame[column] = pd.to_numeric(frame[column], errors="coerce")
+    return frame.astype(types)
+
+
+def _flat(value: object) -> object:
+    if isinstance(value, list) and all(isinstance(v, (int, float)) for v in value):
+        return [float(v) for v in value]
+    return json.dumps(value, sort_keys=True) if isinstance(value, (list, dict)) else value
+
+
+def _nested_types(records: list[dict]) -> dict[str, str]:
+    """Columns of text that some rows lack would otherwise change type from run to run."""
+    text = {k for r in records for k, v in r.items() if isinstance(v, str)}
+    return {k: "object" for k in text}

@@ -1,0 +1,393 @@
+"""The report of synthetic runs: fixtures in a temporary folder, never measured numbers."""
+
+import csv
+import json
+import os
+import re
+
+import pandas as pd
+import pytest
+
+from prism.errors import PrismError
+from prism.measure.rows import Row
+from prism.program import Builder, Node, Op, program_to_json
+from prism.report import build
+from prism.sgraph import BlockGraph, Kernel, MapVar, SGraph, make_mapping
+
+KERNEL_TIME = [
+    "workload",
+    "config",
+    "dtype",
+    "system",
+    "status",
+    "reason",
+    "median_us",
+    "p20_us",
+    "p80_us",
+    "ratio_to_best_baseline",
+    "read_speed_fraction",
+]
+OPTIMIZATION_TIME = ["workload", "config", "system", "search_s", "compile_s", "tune_s", "total_s"]
+SEARCH_TIME = ["workload", "seconds_total", "published_prism_s", "published_mirage_s"]
+DIVERSITY = ["workload", "graphs", "graphs_single_kernel", "published_prism", "published_mirage"]
+
+ALL_CASES = {
+    "rmsnorm@d=4096,n=8": {"d": 4096, "n": 8, "f": 4096},
+    "rmsnorm@d=1024,n=16": {"d": 1024, "n": 16, "f": 1024},
+    "rmsnorm_mlp@d=1024,n=16": {"d": 1024, "n": 16, "f": 1024},
+    "rmsnorm_mlp@d=1024,n=8": {"d": 1024, "n": 8, "f": 1024},
+    "swiglu@d=2048,n=8": {"d": 2048, "n": 8, "f": 2048},
+    "swiglu@d=4096,n=8": {"d": 4096, "n": 8, "f": 4096},
+    "attention@h=1024": {"b": 2, "g": 8, "s": 1, "d": 128, "h": 1024, "e": 128},
+    "attention@h=2048": {"b": 2, "g": 8, "s": 1, "d": 128, "h": 2048, "e": 128},
+    "qk_attention@h=1024": {"b": 2, "g": 8, "s": 1, "d": 128, "h": 1024, "e": 128},
+    "qk_attention@h=2048": {"b": 2, "g": 8, "s": 1, "d": 128, "h": 2048, "e": 128},
+}
+ENVIRONMENT = {
+    "cpu": "Testing CPU",
+    "cores_available": 2,
+    "load_average": [0.5, 0.4, 0.3],
+    "versions": {"torch": "2.13.0", "compiler": "g++ (Debian) 12.2.0"},
+}
+
+
+def graph(loop: str = "d") -> SGraph:
+    """A fused RMSNorm and linear layer; `loop` is the axis that its loop partitions."""
+    x, w = Node(Op.LOAD, (), "X", ("n", "d")), Node(Op.LOAD, (), "W", ("d", "f"))
+    squares = Node(Op.ACCUM, (Node(Op.SUM, (Node(Op.SQUARE, (x,)),), "d"),), "sum")
+    product = Node(Op.ACCUM, (Node(Op.MATMUL, (x, w), "d"),), "sum")
+    root = Node(Op.SQRT, (Node(Op.SHIFT, (Node(Op.SCALE, (squares,), "1 / d"),), "eps"),))
+    save = Node(Op.SAVE, (Node(Op.DIV, (product, root)),), "O")
+    ones = [("W", "f", "x"), ("O", "f", "x"), ("X", loop, "i"), ("W", "d", "i")]
+    mapping = make_mapping(MapVar(*v) for v in ones)
+    return SGraph((Kernel(BlockGraph(("x",), "i", (save,)), mapping),))
+
+
+def program(sizes: dict) -> dict:
+    b = Builder("rmsnorm", sizes={"n": sizes["n"], "d": sizes["d"], "f": sizes["f"]}, dtype="bf16")
+    b.params["eps"] = 1e-5
+    normed = b.rms_norm(b.input("X", "n d"), "d")
+    return program_to_json(b.build(O=b.matmul(normed, b.input("W", "d f"), "d")))
+
+
+def put(path, data) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(data if isinstance(data, str) else json.dumps(data))
+
+
+def row(case: str, system: str, median: float | None, **changes) -> dict:
+    workload, _, config = case.partition("@")
+    made = Row(workload, config, ALL_CASES.get(case, {"n": 4}), "bf16", system)
+    made.environment, made.commit, made.config_hash = ENVIRONMENT, "c0ffee", "abc123"
+    made.measured_at, made.timer, made.threads = "2026-05-01T10:00:00+00:00", "perf_counter", 2
+    made.compile_seconds = 20.0 if system == "compiled" else 0.0
+    if median is None:
+        made.reason = "killed by SIGSEGV"
+    else:
+        made.set_samples([median * f for f in (0.9, 1.0, 1.2)], [median / 2] * 3)
+        made.status, made.verdict = "ok", "n/a" if system == "read" else "PASSED"
+    return made.to_json() | changes
+
+
+def search(workload: str, count: int = 3) -> dict:
+    graphs = [
+        {"id": f"g{i}", "verdict": "PROVED", "reason": "", "kernels": 1 + (i == 0), "operators": 7}
+        | {"graph": {"made up": i}, "text": ""}
+        for i in range(count)
+    ]
+    stages = {s: {"in": 40, "out": 20} for s in ("generate", "map", "refute", "prove")}
+    return {
+        "workload": workload,
+        "seconds": {"generate": 0.01, "map": 0.02, "refute": 0.05, "prove": 0.12, "total": 0.21},
+        "candidates": stages,
+        "graphs": [*graphs, graphs[0] | {"id": "again"}, {"id": "u", "verdict": "UNKNOWN"}],
+    }
+
+
+def winner(sizes: dict) -> dict:
+    concrete = {
+        "program": program(sizes),
+        "graph": graph().to_json(),
+        "sizes": [{"x": 64, "i": 16}],
+        "options": {"tile": 32},
+    }
+    return {
+        "status": "ok",
+        "concrete": concrete,
+        "graph_id": "g1",
+        "seconds": {"compile": 8.0, "tune": 31.0, "total": 39.0},
+        "candidates": [{"status": "ok"}, {"status": "failed", "cause": "compile"}],
+        "tried": 2,
+        "passed": 1,
+        "causes": {"compile": 1},
+        "verdict": "PASSED",
+        "error": {"max": 1e-3},
+        "source_sha256": "d0d0",
+        "compile_command": ["g++", "-O3"],
+    }
+
+
+def make_run(folder, cases=("rmsnorm@d=4096,n=8",)):
+    """A whole run of `cases`: Prism takes 100 us, eager 180, compiled 150, reading 60."""
+    config = {"suite": {"name": "test", "workloads": []}, "device": {"name": "cpu"}}
+    put(folder / "config.yaml", json.dumps(config | {"cases": dict.fromkeys(cases, "abc123")}))
+    for n, case in enumerate(cases):
+        workload = case.partition("@")[0]
+        put(folder / f"search/{workload}.json", search(workload, 3 + 2 * n))
+        sizes = {"n": 8, "d": 64, "f": 64} | ALL_CASES.get(case, {})
+        put(folder / f"tune/{case}/winner.json", winner(sizes))
+        put(folder / f"tune/{case}/kernel.cpp", "int prism_run() { return a<b && c>d; }\n")
+        scale = 1 + 0.07 * n
+        times = {"prism": 100 * scale**0.5, "eager": 180 * scale, "compiled": 150, "read": 60}
+        rows = [row(case, system, time) for system, time in times.items()]
+        put(folder / f"bench/{case}.jsonl", "".join(json.dumps(r) + "\n" for r in rows))
+    return folder
+
+
+def table(run, name: str) -> list[dict]:
+    with (run / f"tables/{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def change(run, case: str, system: str, **changes) -> None:
+    path = run / f"bench/{case}.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [r | changes if r["system"] == system else r for r in rows]
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+
+
+CASE = "rmsnorm@d=4096,n=8"
+
+
+def test_tables_have_the_columns_that_others_read(tmp_path):
+    run = make_run(tmp_path)
+    assert build(run) == run / "report.html"
+    for name, columns in (
+        ("kernel_time", KERNEL_TIME),
+        ("optimization_time", OPTIMIZATION_TIME),
+        ("search_time", SEARCH_TIME),
+        ("graph_diversity", DIVERSITY),
+    ):
+        for frame in (
+            pd.read_csv(run / f"tables/{name}.csv"),
+            pd.read_parquet(run / f"tables/{name}.parquet"),
+        ):
+            assert list(frame.columns)[: len(columns)] == columns
+            assert len(frame)
+
+
+def test_ratios_are_against_the_best_passing_baseline_and_never_read(tmp_path):
+    run = make_run(tmp_path)
+    change(run, CASE, "compiled", median_us=140.0)
+    build(run)
+    ratio = {
+        r["system"]: r["ratio_to_best_baseline"] and float(r["ratio_to_best_baseline"])
+        for r in table(run, "kernel_time")
+    }
+    assert ratio == pytest.approx({"prism": 1.4, "eager": 140 / 180, "compiled": 1, "read": 14 / 6})
+    failing = {"status": "suspect", "reason": "faster than reading"}
+    change(run, CASE, "compiled", **failing)
+    build(run)
+    rows = {r["system"]: r for r in table(run, "kernel_time")}
+    assert float(rows["prism"]["ratio_to_best_baseline"]) == pytest.approx(1.8)
+    assert rows["compiled"]["ratio_to_best_baseline"] == ""
+
+
+def test_failed_cells_stay_with_their_reason(tmp_path):
+    run = make_run(tmp_path)
+    (run / f"bench/{CASE}.jsonl").write_text(
+        "".join(json.dumps(row(CASE, s, t)) + "\n" for s, t in (("prism", None), ("eager", 180)))
+    )
+    build(run)
+    failed = next(r for r in table(run, "kernel_time") if r["system"] == "prism")
+    assert (failed["status"], failed["reason"]) == ("failed", "killed by SIGSEGV")
+    assert failed["median_us"] == failed["ratio_to_best_baseline"] == ""
+    page = (run / "report.html").read_text()
+    assert "killed by SIGSEGV" in page and 'class="bad"' in page
+    assert "without a comparable time" in page or "no passing kernel of Prism" in page
+
+
+def test_optimization_time_adds_up_and_shares_the_search(tmp_path):
+    run = make_run(tmp_path, list(ALL_CASES)[:2])
+    build(run)
+    rows = {(r["config"], r["system"]): r for r in table(run, "optimization_time")}
+    ours = rows["d=4096,n=8", "prism"]
+    assert [float(ours[c]) for c in OPTIMIZATION_TIME[3:]] == pytest.approx([0.21, 0.0, 31, 31.21])
+    assert float(rows["d=1024,n=16", "prism"]["search_s"]) == 0.21
+    assert float(rows["d=1024,n=16", "compiled"]["total_s"]) == 20
+    assert (ours["published_prism_s"], ours["published_tvm_s"]) == ("135", "130")
+    assert all(system != "read" for _, system in rows)
+
+
+def test_graphs_are_counted_once_and_only_when_proved(tmp_path):
+    run = make_run(tmp_path)
+    build(run)
+    (counted,) = table(run, "graph_diversity")
+    assert (counted["graphs"], counted["graphs_single_kernel"]) == ("3", "2")
+    assert (counted["published_prism"], counted["published_mirage"]) == ("9", "1; 8")
+    (searched,) = table(run, "search_time")
+    assert float(searched["seconds_prove"]) == 0.12 and searched["map_out"] == "20"
+
+
+def test_published_numbers_stand_only_beside_the_papers_configurations(tmp_path):
+    run = make_run(tmp_path, [*ALL_CASES, "residual_rmsnorm@d=64,n=4"])
+    put(run / "bench/rmsnorm@d=8192,n=8.jsonl", json.dumps(row(CASE, "prism", 9.0)))
+    path = run / "bench/rmsnorm@d=8192,n=8.jsonl"
+    other = {"config": "d=8192,n=8", "shape": {"d": 8192, "n": 8}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | other) + "\n")
+    build(run)
+    shown = {
+        (r["workload"], r["config"]): r["published_prism_vs_mirage"]
+        for r in table(run, "kernel_time")
+        if r["system"] == "prism"
+    }
+    assert shown["rmsnorm", "d=4096,n=8"] == "1.2"
+    assert shown["rmsnorm_mlp", "d=1024,n=8"] == "1.9"
+    assert shown["qk_attention", "h=2048"] == "2.2"
+    assert shown["residual_rmsnorm", "d=64,n=4"] == shown["rmsnorm", "d=8192,n=8"] == ""
+    searched = {r["workload"]: r for r in table(run, "search_time")}
+    assert searched["rmsnorm_mlp"]["published_mirage_s"] == ">3600; >3600"
+    assert searched["residual_rmsnorm"]["published_prism_s"] == ""
+    assert sum(r["published_prism_vs_mirage"] != "" for r in table(run, "kernel_time")) == 10
+
+
+def test_rows_keep_raw_samples(tmp_path):
+    run = make_run(tmp_path)
+    build(run)
+    rows = pd.read_parquet(run / "tables/rows.parquet")
+    assert list(rows.samples_us[0]) == pytest.approx([90, 100, 120])
+    assert json.loads(rows.environment[0])["cpu"] == "Testing CPU"
+    assert len(pd.read_csv(run / "tables/rows.csv")) == 4
+
+
+def test_page_is_self_contained_and_holds_everything(tmp_path):
+    run = make_run(tmp_path, list(ALL_CASES))
+    page = build(run).read_text()
+    assert not re.search(r"""(?:src|href|data)\s*=\s*["']?\s*(?:https?:|//|file:)""", page)
+    assert not re.search(r"url\(\s*[\"']?(?!#)", page) and "@import" not in page
+    assert "<script" not in page and "<iframe" not in page
+    assert page.count('<div class="plot">') == 4 and page.count('<div class="picture">') == 10
+    assert page.count("Generated source") == 10 and "a&lt;b &amp;&amp; c&gt;d" in page
+    assert "d_x = 64" in page and "%2 = matmul %0 %1 over d" in page
+    assert "not complete" not in page
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= set(ids)
+    assert sorted(p.name for p in (run / "plots").iterdir()) == [
+        "graph_diversity.svg",
+        "optimization_time.svg",
+        "relative_performance.svg",
+        "search_time.svg",
+    ]
+
+
+def verdicts(run) -> dict[str, tuple[str, str]]:
+    page = build(run).read_text()
+    cells = re.findall(r"<td>([^<]*)</td><td>([^<]*)</td><td class=\"verdict \w+\">([^<]*)<", page)
+    return {claim: (measured, verdict) for claim, measured, verdict in cells}
+
+
+def test_claims_say_holds_does_not_hold_or_why_not_measured(tmp_path):
+    run = make_run(tmp_path, list(ALL_CASES))
+    found = verdicts(run)
+    fastest = found["Prism has the fastest kernel on all 10 configurations"]
+    assert fastest == ("fastest on 10 of 10 measured, against eager, compiled", "holds")
+    compiled = found["Up to 4.9x faster than torch.compile"]
+    assert compiled[0].startswith("up to 1.50x (rmsnorm d=4096,n=8)")
+    assert compiled[1] == "does not hold"
+    mirage = found["Up to 2.2x faster than the best superoptimizer (Mirage)"]
+    assert mirage == ("Mirage is not among the systems of this run", "not measured here")
+    searched = found["One symbolic search a workload takes 0.3 to 871 s (Table 2, 96 threads)"]
+    assert "rmsnorm 0.21 s (published 0.3)" in searched[0] and searched[1] == "holds"
+    counted = found["9 to 23 unique graphs a workload, more than Mirage (Table 3)"]
+    assert counted[1] == "does not hold"
+    assert found["One search of a workload serves all its configurations"][1] == "holds"
+    change(run, CASE, "prism", median_us=160.0)
+    fastest = verdicts(run)["Prism has the fastest kernel on all 10 configurations"]
+    assert fastest == ("fastest on 9 of 10 measured, against eager, compiled", "does not hold")
+
+
+HOSTILE = '<script>alert("x")</script>&'
+
+
+def test_names_are_escaped_everywhere(tmp_path):
+    run = make_run(tmp_path)
+    changes = {"reason": HOSTILE, "status": "failed", "commit": HOSTILE, "config": HOSTILE}
+    changes |= {"versions": {HOSTILE: HOSTILE}, "environment": {HOSTILE: HOSTILE}}
+    change(run, CASE, "compiled", **changes)
+    with (run / f"bench/{CASE}.jsonl").open("a") as file:
+        file.write(json.dumps(row(CASE, "$" + HOSTILE, 300.0)))
+    spoiled = winner(ALL_CASES[CASE]) | {"graph_id": HOSTILE, "verdict": HOSTILE}
+    spoiled["concrete"]["options"] = {HOSTILE: HOSTILE}
+    put(run / f"tune/{CASE}/winner.json", spoiled)
+    put(run / f"tune/{CASE}/kernel.cpp", HOSTILE)
+    put(run / "search/odd.json", search(HOSTILE))
+    page = build(run).read_text()
+    assert "<script" not in page and "&lt;script&gt;" in page
+
+
+def test_partial_runs_say_what_is_missing(tmp_path):
+    run = make_run(tmp_path, list(ALL_CASES)[:3])
+    second, third = list(ALL_CASES)[1:3]
+    os.remove(run / f"bench/{second}.jsonl")
+    os.remove(run / "search/rmsnorm_mlp.json")
+    put(run / f"tune/{third}/winner.json", {"status": "failed", "reason": "all 6 crashed"})
+    with (run / f"bench/{CASE}.jsonl").open("a") as file:
+        file.write('{"workload": "rmsn')
+    page = build(run).read_text()
+    for text in (
+        f"{second}: not timed",
+        "rmsnorm_mlp: not searched",
+        f"{third}: tuning has no winner: all 6 crashed",
+        f"bench/{CASE}.jsonl: line 5 is damaged",
+    ):
+        assert text in page
+    rows = table(run, "kernel_time")
+    missing = next(r for r in rows if r["config"] == "d=1024,n=16" and r["workload"] == "rmsnorm")
+    assert (missing["system"], missing["status"]) == ("prism", "missing")
+    assert [r["seconds_total"] for r in table(run, "search_time")] == ["0.21", ""]
+
+
+def test_a_search_alone_gives_a_report(tmp_path):
+    put(tmp_path / "search/swiglu.json", search("swiglu"))
+    page = build(tmp_path).read_text()
+    assert "swiglu: no configuration was tuned or timed" in page
+    assert "No plot: this run has no measured value" in page
+    assert table(tmp_path, "kernel_time") == []
+
+
+def test_same_results_give_the_same_files(tmp_path):
+    run = make_run(tmp_path, list(ALL_CASES)[:4])
+
+    def files() -> dict:
+        found = [run / "report.html", *run.glob("tables/*"), *run.glob("plots/*")]
+        return {path: path.read_bytes() for path in found}
+
+    build(run)
+    first = files()
+    build(run)
+    assert files() == first and len(first) == 1 + 10 + 4
+
+
+def test_nothing_is_built_without_results(tmp_path):
+    with pytest.raises(PrismError, match="not a folder of a run"):
+        build(tmp_path / "nowhere")
+    put(tmp_path / "config.yaml", "cases: {rmsnorm@n=8: abc}")
+    with pytest.raises(PrismError, match="holds no results") as error:
+        build(tmp_path)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_full_disk_leaves_the_old_report(tmp_path, monkeypatch):
+    run = make_run(tmp_path)
+    before = build(run).read_text()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("prism.report.files.os.replace", full)
+    with pytest.raises(PrismError, match="cannot write .*No space left on device"):
+        build(run)
+    assert (run / "report.html").read_text() == before
+    assert not list(run.rglob(".*.html")) and not list(run.glob("tables/.*"))
