@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from prism.measure.eager_case import prepare_case
 from prism.measure.environment import environment
 from prism.measure.gate import Gate
 from prism.measure.inputs import Case
-from prism.measure.lock import device_lock
+from prism.measure.lock import device_lock, work_folder
 from prism.measure.read_kernel import read_source
 from prism.measure.rows import Row, RowWriter
 from prism.measure.tune import backend_of, read_winner, rebuild
@@ -32,25 +31,28 @@ from prism.program import Program
 __all__ = ["BaselineSpec", "BenchSettings", "bench"]
 
 Progress = Callable[[str, int, int], None]
-WARM_SHARE = 0.25  # of a system's seconds
+WARM_SHARE = 0.25  # of a turn
+MIN_TURN = 0.005  # seconds
+MIN_ROUNDS = 3
 JUDGED_FROM_US = 50.0  # below, starting threads and not memory decides the reading kernel's time
 
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """`seconds` is the timed time of a system over all `rounds`, three quarters of it cold.
+    """At most `rounds` rounds in about `seconds` (at least three, whatever they take).
 
-    A time below `read_tolerance` times that of merely reading the inputs is suspect.
+    A turn is the share of one system in one round, three quarters of it cold; after it,
+    `settle_seconds` let its threads fall asleep. A time below `read_tolerance` times that of merely reading the inputs is suspect.
     """
 
-    rounds: int = 10
-    seconds: float = 4.0
+    rounds: int = 20
+    seconds: float = 10.0
     threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     seed: int = 0
     device: str = "cpu"
     prepare_timeout: float = 300.0
     turn_timeout: float = 60.0
-    settle_seconds: float = 0.02
+    settle_seconds: float = 0.01
     read_tolerance: float = 0.75
 
 
@@ -95,8 +97,7 @@ def bench(
     writer = RowWriter(Path(out))
     systems: list[_System] = []
     try:
-        with tempfile.TemporaryDirectory(prefix="prism-bench-") as folder:
-            work = Path(folder)
+        with work_folder("bench") as work:
             case = prepare_case(program, work / "case", settings.seed, settings.threads)
             template = _template(case, settings, context)
             systems.append(_prism(case, winner_dir, settings, work, template))
@@ -138,7 +139,6 @@ def _template(case: Case, settings: BenchSettings, context: Mapping[str, object]
         "copies": case.data["copies"],
         "threads": settings.threads,
         "seed": settings.seed,
-        "rounds": settings.rounds,
         "versions": facts.pop("versions"),
         "commit": facts.pop("commit"),
         "dirty": facts.pop("dirty"),
@@ -208,20 +208,27 @@ def _measure(
         if system.job is not None:
             _prepare(system, settings, work)
         progress("prepare", number, len(systems))
-    cold = settings.seconds * (1 - WARM_SHARE) / settings.rounds
-    warm = settings.seconds * WARM_SHARE / settings.rounds
+    share = settings.seconds / (settings.rounds * len(systems)) - settings.settle_seconds
+    turn_seconds = max(MIN_TURN, share)
+    warm = WARM_SHARE * turn_seconds
+    end = time.monotonic() + settings.seconds
     for number in range(settings.rounds):
+        if number >= MIN_ROUNDS and time.monotonic() > end:
+            break
         turn = number % len(systems)
         for system in (*systems[turn:], *systems[:turn]):
-            for state, seconds in (("cold", cold), ("warm", warm)):
+            for state, seconds in (("cold", turn_seconds - warm), ("warm", warm)):
                 if system.worker is None:
                     continue
                 command = {"do": "turn", "state": state, "seconds": seconds}
                 answer = system.ask(command, settings.turn_timeout + seconds)
                 if answer is not None:
                     getattr(system, state).extend(answer["samples_us"])
-            time.sleep(settings.settle_seconds)  # its threads stop spinning
+            if system.worker is not None:
+                system.row.rounds = number + 1
+                time.sleep(settings.settle_seconds)
         progress("bench", number + 1, settings.rounds)
+    progress("bench", settings.rounds, settings.rounds)
     for system in systems:
         answer = system.worker and system.ask({"do": "finish"}, settings.turn_timeout)
         if answer:

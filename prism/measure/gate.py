@@ -53,8 +53,11 @@ class Verdict:
         return self.status == "PASSED"
 
     def to_json(self) -> dict:
-        """Plain data."""
-        return asdict(self)
+        """Plain data; an error that is no number (wrong shape, wrong masks) is None."""
+        data = asdict(self)
+        for part in ("error", "bound"):
+            data[part] = {k: v if math.isfinite(v) else None for k, v in data[part].items()}
+        return data
 
 
 def _rows(x: np.ndarray) -> np.ndarray:

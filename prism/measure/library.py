@@ -103,7 +103,7 @@ def time_calls(
             start = clock()
             kept = call()
             stop = clock()
-            samples.append((stop - start) / 1e3)
+            samples.append(round((stop - start) / 1e3, 3))
             del kept
     finally:
         if collecting:

@@ -1,10 +1,14 @@
-"""One lock a device: whoever times holds it, so that two runs never time at once."""
+"""One lock a device, so that two runs never time at once; and folders for a run's temporary files.
+
+Both are tied to an open file, so that the system releases them however a run ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -36,3 +40,36 @@ def device_lock(device: str) -> Iterator[None]:
             print(f"waiting for another run to release {path}", file=sys.stderr, flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def work_folder(kind: str) -> Iterator[Path]:
+    """A temporary folder, removed at the end; those that killed runs left go first.
+
+    Raises PrismError when it cannot be made.
+    """
+    base = Path(tempfile.gettempdir()) / f"prism-{os.getuid()}"
+    try:
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in base.glob("work-*.lock"):
+            _remove_if_left(left)
+        descriptor, name = tempfile.mkstemp(prefix=f"work-{kind}-", suffix=".lock", dir=base)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        folder = Path(name).with_suffix("")
+        folder.mkdir()
+    except OSError as error:
+        raise PrismError(f"cannot make a temporary folder in {base}: {error.strerror}") from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        Path(name).unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _remove_if_left(lock: Path) -> None:
+    """Removes the folder of a lock file that no process holds any more."""
+    with contextlib.suppress(OSError), open(lock) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+        lock.unlink(missing_ok=True)

@@ -187,6 +187,9 @@ class Race:
             candidate, self.limits.first_seconds, 5, 100, candidate.samples_us, give_up_us=give_up
         )
 
+    def _final(self, candidate: Candidate) -> None:
+        self._run(candidate, self.limits.final_seconds, 10, 400, candidate.finals_us)
+
     def _run(self, candidate, seconds, at_least, at_most, samples, give_up_us=float("inf")) -> None:
         result = run_candidate(
             self.case,

@@ -23,7 +23,7 @@ from prism.measure.gate import Gate, Verdict, worst
 from prism.measure.inputs import Case, Rotation
 from prism.measure.library import TIMER, Call, Library, gate_library, time_calls
 
-AT_MOST = 400  # samples a turn
+AT_MOST = 100  # samples a turn
 GATE_RUNS = 2
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from prism.measure.eager_case import prepare_case
 from prism.measure.environment import environment
 from prism.measure.gate import Gate
 from prism.measure.inputs import Case, write_json
-from prism.measure.lock import device_lock
+from prism.measure.lock import device_lock, work_folder
 from prism.measure.race import Candidate, Limits, Progress, Race, run_candidate
 from prism.measure.rows import quantile
 from prism.measure.strategy import STRATEGIES, Space
@@ -76,8 +75,7 @@ def tune(
         program, graphs, manifest.options, budget.seed, budget.count, manifest.scratch_bytes
     )
     chooser = STRATEGIES[strategy]()
-    with tempfile.TemporaryDirectory(prefix="prism-tune-") as folder:
-        work = Path(folder)
+    with work_folder("tune") as work:
         case = prepare_case(program, work / "case", budget.seed, threads)
         race = Race(case, manifest, work, threads, backend, limits, progress)
         concretes = _tune(race, chooser, space, manifest, budget, start)
@@ -229,8 +227,7 @@ def replay(winner_dir: Path, threads: int, seed: int | None = None) -> dict:
         raise PrismError(f"{winner_dir}: there is no winner to replay: {winner['reason']}")
     concrete = Concrete.from_json(winner["concrete"])
     seed = winner["budget"]["seed"] if seed is None else seed
-    with tempfile.TemporaryDirectory(prefix="prism-replay-") as folder:
-        work = Path(folder)
+    with work_folder("replay") as work:
         compiled = rebuild(winner_dir, winner, work)
         case: Case = prepare_case(concrete.program, work / "case", seed, threads)
         with device_lock(winner["backend"]):

@@ -72,7 +72,11 @@ class Worker:
         return json.loads(line)
 
     def _ended(self, what: str) -> Failure:
-        code = self._process.wait()
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.close()
+            return Failure(f"closed its output (during {what})")
         self._stderr.seek(0)
         text = self._stderr.read().decode(errors="replace")
         self.close()
