@@ -3,8 +3,9 @@
 import sys
 from prism.config import workflow_plan
 
-PLAN = workflow_plan(workflow.config_settings.config_args)
+PLAN = workflow_plan(workflow)
 RUN = PLAN["run"]
+TABLES = ["kernel_time", "optimization_time", "search_time", "graph_diversity"]
 PRISM = f"{sys.executable} -m prism"
 
 
@@ -95,7 +96,10 @@ rule report:
         search=expand(f"{RUN}/search/{{workload}}.json", workload=PLAN["workloads"]),
         bench=expand(f"{RUN}/bench/{{case}}.jsonl", case=PLAN["cases"]),
     output:
-        f"{RUN}/report.html",
+        page=f"{RUN}/report.html",
+        tables=expand(
+            f"{RUN}/tables/{{table}}.{{kind}}", table=TABLES, kind=["csv", "parquet"]
+        ),
     log:
         f"{RUN}/logs/report.log",
     conda:
@@ -103,4 +107,4 @@ rule report:
     params:
         prism=PRISM,
     shell:
-        "{params.prism} report run=$(dirname {output:q}) log={log:q}"
+        "{params.prism} report run=$(dirname {output.page:q}) log={log:q}"

@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -311,10 +311,24 @@ def _json(data: Any) -> str:
     return json.dumps(data)  # key order is kept: a program's inputs have one
 
 
-def workflow_plan(config_args: Sequence[str] | None) -> dict:
-    """`plan` for the Snakefile: bad input ends the workflow with one line and exit code 2."""
+def workflow_plan(workflow: Any) -> dict:
+    """`plan` for the Snakefile, whose `workflow` object this takes.
+
+    Bad input, or a compiler that is missing and that no software deployment of Snakemake will
+    bring, ends the workflow before its first job with one line and exit code 2.
+    """
     try:
-        return plan(overrides_of(config_args))
+        found = plan(overrides_of(workflow.config_settings.config_args))
+        if not workflow.deployment_settings.deployment_method:
+            _check_compiler(found["tune"].values())
+        return found
     except PrismError as error:
         print(f"prism: error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _check_compiler(slices: Iterable[str]) -> None:
+    from prism.codegen import BACKENDS
+
+    for backend in {json.loads(text)["device"]["backend"] for text in slices}:
+        BACKENDS[backend].build(Path("kernel"), Path("library"))
