@@ -7,7 +7,7 @@ operator, sources and argument are the same object, and identity is equality.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -94,6 +94,7 @@ class Node:
     _pool: WeakValueDictionary[tuple, Node] = WeakValueDictionary()
 
     def __new__(cls, op, src=(), arg=None, axes=None):
+        """The one node with these fields."""
         src = tuple(src)
         key = (op, src, arg, tuple(axes) if not src and axes is not None else None)
         found = cls._pool.get(key)
@@ -162,12 +163,3 @@ def topological(roots: Iterable[Node]) -> list[Node]:
         stack.append((node, True))
         stack.extend((s, False) for s in reversed(node.src))
     return list(order)
-
-
-def rebuild(roots: Iterable[Node], leaf) -> Iterator[Node]:
-    """The same graph with every node passed through `leaf(node, new_sources) -> Node`."""
-    new: dict[Node, Node] = {}
-    roots = list(roots)
-    for node in topological(roots):
-        new[node] = leaf(node, tuple(new[s] for s in node.src))
-    return (new[root] for root in roots)

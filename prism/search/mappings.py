@@ -57,16 +57,17 @@ def _assignments(found: Constraints, par: str) -> Iterator[Choice]:
     classes = _classes([v for v in found.variables if v.par == par], found)
     groups = [g for g in found.at_most_one if all(v.par == par for v in g)]
     varies = [g for g in found.varies if any(v.par == par for v in g)]
+    one = frozenset(v for v in found.one if v.par == par)
     allowed = [c for c in classes if not c & found.zero]
     if any(not any(g & c for c in allowed) for g in varies):
         return
 
     def extend(i: int, ones: frozenset[MapVar]) -> Iterator[Choice]:
         if i == len(allowed):
-            if found.one <= ones and all(g & ones for g in varies):
+            if one <= ones and all(g & ones for g in varies):
                 yield frozenset((v.tensor, v.axis) for v in ones)
             return
-        if not allowed[i] & found.one:
+        if not allowed[i] & one:
             yield from extend(i + 1, ones)
         more = ones | allowed[i]
         if all(len(g & more) <= 1 for g in groups):

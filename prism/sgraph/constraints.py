@@ -34,8 +34,8 @@ class Dim(NamedTuple):
 class Constraints:
     """What an assignment of the variables of one block graph must satisfy.
 
-    `at_most_one` are equations (1) and (2), for loaded, saved and intermediate tensors alike; `equal` is
-    equation (4) by coefficient matching; `zero` and `one` are variables that matching fixes.
+    `at_most_one` are equations (1) and (2), for every tensor of the block, intermediate ones too;
+    `equal` is equation (4) by coefficient matching; matching fixes the variables `zero` and `one`.
     `varies` lists, for each accumulator, the loop variables of which at least one must be 1: an
     accumulator over a loop invariant would count it d_i times.
     """

@@ -63,7 +63,7 @@ class Interpreter:
 
 
 def topological_missing(root: Node, known: Mapping[Node, object]) -> Iterable[Node]:
-    """Nodes below `root` that are not in `known`, sources first, not descending below known ones."""
+    """Nodes below `root` that are not in `known`, sources first."""
     order: dict[Node, None] = {}
     stack = [(root, False)]
     while stack:

@@ -1,0 +1,212 @@
+"""Small concrete instances of axioms, on which each of them is tested numerically.
+
+An instance replaces every variable of the two patterns: tensors by random inputs that may already
+be partitioned or replicated, axes and parallel dimensions by names, operators and constants by
+ones of the language. Only well-typed left sides count: operands of one operator must have the same
+parallel dimensions, as every encoded sGraph has.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from prism.errors import PrismError
+from prism.program.node import BINARY, REDUCE, UNARY, WITH_CONSTANT, Node, Op
+from prism.program.numeric import aligned
+from prism.program.program import Program
+from prism.verify.axioms import Axiom, Guard
+from prism.verify.semantics import Interpreter, ShapeError
+
+_AXES = ("a", "b", "c")
+_PARS = {"x": 2, "y": 3}
+_TENSORS, _AXIS_VARS, _PAR_VARS = "stuvw", "kde", "pq"
+
+
+_UNARY_NAMES = sorted(
+    f"{op.value}:3" if op in WITH_CONSTANT else op.value for op in UNARY - {Op.SCALE}
+)
+_BINARY_NAMES = sorted(op.value for op in BINARY)
+_REDUCE_NAMES = sorted(op.value for op in REDUCE)
+
+
+class IllTyped(ValueError):
+    """An expression that no sGraph encodes to."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Both sides as expressions over inputs."""
+
+    left: Node
+    right: Node
+
+
+def instance(axiom: Axiom, rng: random.Random, tries: int = 20_000) -> Instance:
+    """A random instance on which the guards hold and the left side is well-typed.
+
+    Raises ValueError when none is found, which means that the axiom can never apply.
+    """
+    left, right = _read(axiom.left), _read(axiom.right)
+    for _ in range(tries):
+        names = _assignment(rng)
+        try:
+            sides = Instance(_build(left, names), _build(right, names))
+            layout(sides.left)
+        except (ValueError, KeyError, PrismError):  # does not fit together: draw again
+            continue
+        if all(_holds(guard, names) for guard in axiom.guards):
+            return sides
+    raise ValueError(f"axiom {axiom.name!r}: no instance in {tries} tries")
+
+
+def agrees(sides: Instance, seed: int) -> bool:
+    """Whether both sides have one value at random inputs, in the exact semantics."""
+    extents = dict.fromkeys(_AXES, 36)  # two nested splits by 2 and 3, each twice
+    program = Program("axiom", (("left", sides.left), ("right", sides.right)), extents)
+    interpreter = Interpreter(program, dict.fromkeys(_AXES, 36), _PARS, seed)
+    expected = interpreter.value(sides.left)
+    try:
+        found = interpreter.value(sides.right)
+    except ShapeError:
+        return False
+    if set(found.axes) != set(expected.axes):
+        return False
+    array = aligned(found, expected.axes)
+    return array.shape == expected.array.shape and np.allclose(
+        array, expected.array, rtol=1e-9, equal_nan=True
+    )
+
+
+Layout = tuple[frozenset[str], dict[str, tuple[str, ...]]]
+
+
+def layout(node: Node) -> Layout:
+    """The parallel dimensions of an expression, and by which of them each axis is split, in order.
+
+    Raises IllTyped when the operands of one operator disagree.
+    """
+    sources = [layout(s) for s in node.src]
+    if not sources:
+        return frozenset(), dict.fromkeys(node.axes, ())
+    pars, splits = sources[0]
+    if node.op in (Op.PART, Op.REPL):
+        par = node.arg if node.op is Op.REPL else node.arg[1]
+        if par in pars:
+            raise IllTyped(f"{node.op.value}: already parallel along {par}")
+        if node.op is Op.PART:
+            splits = splits | {node.arg[0]: (*splits[node.arg[0]], par)}
+        return pars | {par}, splits
+    if node.op in (Op.COMB, Op.RED):
+        name, par = node.arg
+        if par not in pars:
+            raise IllTyped(f"{node.op.value}: not parallel along {par}")
+        if node.op is Op.COMB:
+            before = splits[name]  # combining along an axis that was not split makes it longer
+            after = before[:-1] if before[-1:] == (par,) else (*before, f"1/{par}")
+            splits = splits | {name: after}
+        return pars - {par}, splits
+    merged: dict[str, tuple[str, ...]] = {}
+    for other, axes in sources:
+        if other != pars:
+            raise IllTyped(f"{node.op.value}: operands differ in parallel dimensions")
+        for axis, split in axes.items():
+            if merged.setdefault(axis, split) != split:
+                raise IllTyped(f"{node.op.value}: operands split {axis} differently")
+    return pars, {axis: merged[axis] for axis in node.axes}
+
+
+def _assignment(rng: random.Random) -> dict[str, object]:
+    op = rng.choice(rng.choice((_UNARY_NAMES, _BINARY_NAMES, _REDUCE_NAMES)))
+    split = {p: rng.choice((*_AXES, None)) for p in sorted(_PARS) if rng.random() < 0.5}
+    names: dict[str, object] = {v: _tensor(v, split, rng) for v in _TENSORS}
+    names |= {v: rng.choice(_AXES) for v in _AXIS_VARS}
+    names |= {v: rng.choice(sorted(_PARS)) for v in _PAR_VARS}
+    return names | {"o": op, "c": "3"}
+
+
+def _leaf(name: str, rng: random.Random) -> Node:
+    axes = [a for a in _AXES if rng.random() < 0.6]
+    return Node(Op.INPUT, arg=name.upper() + "".join(axes), axes=axes)
+
+
+def _tensor(name: str, split: dict[str, str | None], rng: random.Random) -> Node:
+    """An input, in some parallel dimensions: partitioned along `split[p]` if it has that axis."""
+    node = _leaf(name, rng)
+    for par, axis in split.items():
+        if rng.random() < 0.1:
+            continue
+        if axis in node.axes:
+            node = Node(Op.PART, (node,), (axis, par))
+        else:
+            node = Node(Op.REPL, (node,), par)
+    return node
+
+
+def _holds(guard: Guard, names: dict[str, object]) -> bool:
+    left, right = names[guard.left], names[guard.right]
+    match guard.kind:
+        case "lacks":
+            return right not in left.axes
+        case "within":
+            return set(left.axes) <= set(right.axes)
+    return left != right
+
+
+Pattern = str | list
+
+
+def _read(text: str) -> Pattern:
+    stack: list[list] = [[]]
+    for token in re.findall(r'\(|\)|"[^"]*"|[^\s()]+', text):
+        if token == "(":
+            stack.append([])
+        elif token == ")":
+            done = stack.pop()
+            stack[-1].append(done)
+        else:
+            stack[-1].append(token)
+    return stack[0][0]
+
+
+def _build(pattern: Pattern, names: dict[str, object]) -> Node:
+    def text(token: str) -> str:
+        return token.strip('"') if token.startswith('"') else names[token]
+
+    if isinstance(pattern, str):
+        return names[pattern]
+    head, *rest = pattern
+    match head, rest:
+        case "Un", [o, t]:
+            op, _, arg = text(o).partition(":")
+            if text(o) not in _UNARY_NAMES:
+                raise ValueError(op)
+            return Node(Op(op), (_build(t, names),), arg or None)
+        case "Scale", [c, t]:
+            return Node(Op.SCALE, (_build(t, names),), text(c))
+        case "Bin", [o, s, t]:
+            if text(o) not in _BINARY_NAMES:
+                raise ValueError(o)
+            return Node(Op(text(o)), (_build(s, names), _build(t, names)))
+        case "Mat", [s, t, k]:
+            return Node(Op.MATMUL, (_build(s, names), _build(t, names)), text(k))
+        case "Fold", [o, t, k]:
+            if text(o) not in _REDUCE_NAMES:
+                raise ValueError(o)
+            return Node(Op(text(o)), (_build(t, names),), text(k))
+        case "Part" | "Comb", [t, d, p]:
+            source = _build(t, names)
+            if text(d) not in source.axes:
+                raise ValueError(d)
+            op = Op.PART if head == "Part" else Op.COMB
+            return Node(op, (source,), (text(d), text(p)))
+        case "Merge", [o, t, p]:
+            if text(o) not in _REDUCE_NAMES:
+                raise ValueError(o)
+            return Node(Op.RED, (_build(t, names),), (text(o), text(p)))
+        case "Repl", [t, p]:
+            return Node(Op.REPL, (_build(t, names),), text(p))
+    raise ValueError(f"not a pattern: {pattern}")

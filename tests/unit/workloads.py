@@ -1,0 +1,40 @@
+"""Small symbolic programs that several tests search and prove."""
+
+from prism.program import Program, parse
+
+
+def symbolic(name, formula, inputs, params=None) -> Program:
+    """A program whose every size is a symbol named as its axis."""
+    inputs = {k: v.split() for k, v in inputs.items()}
+    axes = {a for v in inputs.values() for a in v}
+    return parse(name, formula, inputs, {a: a for a in axes}, params or {})
+
+
+EPS = {"eps": 1e-5}
+PROGRAMS = {
+    p.name: p
+    for p in (
+        symbolic("rmsnorm", "O = matmul(rms_norm(X, d), W, d)", {"X": "n d", "W": "d f"}, EPS),
+        symbolic(
+            "rmsnorm_mlp",
+            "N = rms_norm(X, d)\nO = matmul(N, U, d) * matmul(N, G, d)",
+            {"X": "n d", "U": "d f", "G": "d f"},
+            EPS,
+        ),
+        symbolic(
+            "swiglu",
+            "O = silu(matmul(X, G, d)) * matmul(X, U, d)",
+            {"X": "n d", "G": "d f", "U": "d f"},
+        ),
+        symbolic(
+            "attention",
+            "O = matmul(softmax(matmul(Q, K, d), h), V, h)",
+            {"Q": "b g s d", "K": "b g h d", "V": "b g h e"},
+        ),
+        symbolic("softmax_matmul", "O = matmul(softmax(X, c), W, c)", {"X": "r c", "W": "c w"}),
+        symbolic("bare_norm", "O = rms_norm(X, d)", {"X": "n d"}, EPS),
+        symbolic("row_max", "O = X - max(X, d)", {"X": "n d"}),
+        symbolic("outer", "O = exp(A) * B + 1", {"A": "n", "B": "f"}),
+        symbolic("two", "P = X + R\nO = matmul(P, W, d)", {"X": "n d", "R": "n d", "W": "d f"}),
+    )
+}
