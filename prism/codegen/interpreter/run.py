@@ -77,7 +77,8 @@ class _Block:
             start = t.offset(span, self.block, self.iteration)
             return slice(start, start + t.length(span, self.block, self.iteration))
 
-        return self.memory[view.tensor][(*(cut(s) for s in view.spans), ...)]  # a view, never a scalar
+        # The ellipsis makes it a view of memory even without axes, where a scalar would come back.
+        return self.memory[view.tensor][(*(cut(s) for s in view.spans), ...)]
 
     def _target(self, target: t.Target) -> Named:
         buffer = self.kernel.buffers[target.buffer]
