@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -40,13 +39,12 @@ _COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
         "error_max": ("error", "e"),
         "bound_max": ("bound", "e"),
         "n": ("n", "int"),
-        "status": ("status", "word"),
-        "reason": ("reason", "reason"),
     },
     "optimization_time": {
         "workload": ("workload", "word"),
         "config": ("configuration", "word"),
         "system": ("system", "word"),
+        "status": ("status", "word"),
         "search_s": ("search s", "3"),
         "compile_s": ("compile s", "3"),
         "tune_s": ("tune s", "3"),
@@ -54,8 +52,6 @@ _COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
         "published_prism_s": ("published Prism s", "published"),
         "published_mirage_s": ("published Mirage s", "published"),
         "published_tvm_s": ("published TVM s", "published"),
-        "status": ("status", "word"),
-        "reason": ("reason", "reason"),
     },
     "search_time": {
         "workload": ("workload", "word"),
@@ -87,8 +83,8 @@ _SECTIONS = (
         "kernel_time",
         "relative_performance",
         "Cold-cache medians and quantiles over interleaved rounds. The ratio is the best passing "
-        "baseline's median over this median within this run: above 1 is faster. `read` only reads "
-        "the inputs; it shows what any kernel could reach and is never a baseline.",
+        "baseline's median over this median within this run: above 1 is faster. The system named "
+        "read only reads the inputs: what any kernel could reach at best, and never a baseline.",
         "As Figure 6, upper: the best passing baseline of each configuration is 1. Bars are "
         "measured here. Hollow marks are the paper's ratio of Prism to Mirage on an A100, another "
         "machine against another system, and are only there to compare with.",
@@ -100,7 +96,8 @@ _SECTIONS = (
         "optimization_time",
         "Seconds before a kernel is ready. A workload's search is shared by its configurations and "
         "stands in each of them, as in the paper.",
-        "As Figure 6, lower: seconds by stage, stacked. Eager needs none.",
+        "As Figure 6, lower: seconds by stage, stacked. The paper's total for Prism stands under "
+        "each configuration. Eager needs none.",
     ),
     (
         "search",
@@ -227,17 +224,21 @@ def _fact(value: object) -> str:
 def _grid(name: str, table: pd.DataFrame) -> dict:
     columns = {c: spec for c, spec in _COLUMNS[name].items() if c in table.columns}
     if not any(table["reason"]):
-        columns.pop("reason")
+        columns.pop("reason", None)
     heads = [
         {"text": heading, "kind": _kind(column, how)} for column, (heading, how) in columns.items()
     ]
     rows = []
     for record in table.to_dict("records"):
+        bad = record["status"] != "ok"
         cells = [
-            {"text": _cell(record[column], how), "kind": _kind(column, how)}
+            {"text": _cell(record[column], how), "kind": _kind(column, how), "span": 1}
             for column, (_, how) in columns.items()
         ]
-        bad = record["status"] != "ok"
+        if bad and name == "kernel_time":  # the reason stands where the times would
+            first, last = (list(columns).index(c) for c in ("median_us", "read_speed_fraction"))
+            reason = {"text": f"{record['status']}: {record['reason']}", "kind": "reason"}
+            cells[first : last + 1] = [reason | {"span": last - first + 1}]
         ours = record.get("system") == PRISM
         rows.append({"cells": cells, "kind": "bad" if bad else "best" if ours else ""})
     return {"heads": heads, "rows": rows}
@@ -272,7 +273,7 @@ def _cell(value: object, how: str) -> str:
         return f"{100 * value:.0f}%"
     if how == "e":
         return f"{value:.1e}"
-    return f"{value:,.1f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.2g}"
 
 
 def _winner(case: Case) -> dict:
@@ -308,14 +309,11 @@ def _winner(case: Case) -> dict:
 
 
 def _verdict(winner: dict) -> str:
-    error, bound = winner.get("error"), winner.get("bound")
     parts = [str(winner.get("verdict") or _NONE)]
-    parts += [
-        f"{name} {_fact(value) if not isinstance(value, dict) else json.dumps(value)}"
-        for name, value in (("error", error), ("bound", bound))
-        if value is not None
-    ]
-    return ", ".join(parts)
+    for name in ("error", "bound"):
+        if winner.get(name) is not None:
+            parts.append(f"{name}: {_fact(winner[name])}")
+    return "; ".join(parts)
 
 
 def _command(command: object) -> str:

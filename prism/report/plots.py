@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import matplotlib
 import pandas as pd
 import seaborn as sns
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from prism.report.published import number
@@ -57,6 +58,9 @@ def _relative(table: pd.DataFrame) -> Figure | None:
     systems = sorted(shown.system.unique(), key=system_order)
     figure, ax = _axes(max(6.0, 1.1 * len(cases) + 1.2), 4.2)
     width = 0.8 / len(systems)
+    paper = table[table.system == PRISM].drop_duplicates(["workload", "config"])
+    paper = paper.set_index(["workload", "config"]).published_prism_vs_mirage.dropna()
+    top = 1.12 * max([*table.ratio_to_best_baseline.dropna(), *paper, 1])
     crossed = False
     for n, system in enumerate(systems):
         rows = shown[shown.system == system]
@@ -68,7 +72,9 @@ def _relative(table: pd.DataFrame) -> Figure | None:
         ax.bar(*_xy(bars), width, color=colour, edgecolor="#222", linewidth=0.5, label=system)
         if system == PRISM:
             for x, v in bars:
-                ax.annotate(f"{v:.2f}x", (x, v), (0, 2), textcoords="offset points", ha="center")
+                mark = _near(paper.get(cases[round(x)]), v, top)
+                where = {"textcoords": "offset points", "ha": "center", "fontsize": 8}
+                ax.annotate(f"{v:.2f}x", (x, max(v, mark)), (0, 6 if mark else 2), **where)
         here = set(zip(rows.workload, rows.config, strict=True))
         failed = [(i + offset, 0.04) for i, c in enumerate(cases) if c in here and pd.isna(best[c])]
         if failed:
@@ -82,15 +88,13 @@ def _relative(table: pd.DataFrame) -> Figure | None:
         x, y = _xy(lines)
         left, right = [v - 0.45 for v in x], [v + 0.45 for v in x]
         ax.hlines(y, left, right, color="#555", linestyles=":", label="only reading the inputs")
-    paper = table[table.system == PRISM].drop_duplicates(["workload", "config"])
-    paper = paper.set_index(["workload", "config"]).published_prism_vs_mirage.dropna()
     marks = [(i - 0.4 + width / 2, paper[c]) for i, c in enumerate(cases) if c in paper.index]
     if marks:
         label = "published: Prism over Mirage, on A100"
         ax.plot(*_xy(marks), "D", mfc="white", mec="#222", mew=1.2, markersize=6, label=label)
     ax.axhline(1, color="#222", linewidth=0.8)
     ax.set_ylabel("performance relative to the\nbest baseline (higher is faster)")
-    ax.set_ylim(0, 1.12 * max([*table.ratio_to_best_baseline.dropna(), *paper, 1]))
+    ax.set_ylim(0, top)
     _case_ticks(ax, cases)
     _legend(ax)
     return figure
@@ -130,68 +134,68 @@ def _optimization(table: pd.DataFrame) -> Figure | None:
                 note = {"ha": "center", "rotation": 90, "fontsize": 8, "va": "bottom"}
                 top = (i + offset, base[case])
                 ax.annotate(system, top, (0, 3), textcoords="offset points", **note)
-    paper = table.drop_duplicates(["workload", "config"]).set_index(["workload", "config"])
-    marks = [(i, number(paper.published_prism_s[c])) for i, c in enumerate(cases)]
-    marks = [(x - 0.4 + width / 2, y) for x, y in marks if y is not None]
-    if marks:
-        label = "published: Prism, 96 threads and A100"
-        ax.plot(*_xy(marks), "D", mfc="white", mec="#222", mew=1.2, markersize=6, label=label)
-    ax.set_yscale("symlog", linthresh=10)
-    ax.set_ylim(0, 4 * max([*table.total_s.dropna(), *(y for _, y in marks)]))
-    ax.set_ylabel("seconds (linear up to 10,\nlogarithmic above)")
-    _case_ticks(ax, cases)
+    ax.set_ylim(0, 1.35 * table.total_s.max())  # room for the names above the bars
+    ax.set_ylabel("seconds")
+    paper = table.drop_duplicates(["workload", "config"]).published_prism_s
+    notes = [f"\npublished:\n{p} s" if number(p) is not None else "" for p in paper]
+    _case_ticks(ax, cases, notes)
     _legend(ax)
     return figure
 
 
 def _search(table: pd.DataFrame) -> Figure | None:
     """Table 2: seconds of search alone."""
-    marks = [("measured: Prism", table.seconds_total)]
-    marks += [("published: Prism, 96 threads", table.published_prism_s)]
-    return _by_workload(table, marks, "published_mirage_s", "search time (s)", log=True)
+    published = ("published: Prism, 96 threads", table.published_prism_s)
+    return _by_workload(table, table.seconds_total, published, "published_mirage_s", "seconds")
 
 
 def _graphs(table: pd.DataFrame) -> Figure | None:
     """Table 3: unique graphs."""
-    marks = [("measured: Prism", table.graphs), ("published: Prism", table.published_prism)]
-    return _by_workload(table, marks, "published_mirage", "unique proved graphs", log=True)
+    published = ("published: Prism", table.published_prism)
+    return _by_workload(table, table.graphs, published, "published_mirage", "unique proved graphs")
 
 
-def _by_workload(table, marks, mirage: str, label: str, log: bool) -> Figure | None:
-    measured = [(i, float(v)) for i, v in enumerate(marks[0][1]) if pd.notna(v)]
+def _by_workload(table, ours, published, mirage: str, label: str) -> Figure | None:
+    """One mark a workload for what was measured, and hollow ones for what was published."""
+    measured = [(i - 0.15, float(v)) for i, v in enumerate(ours) if pd.notna(v)]
     if not measured:
         return None
-    figure, ax = _axes(max(6.0, 1.3 * len(table) + 1), 3.8)
-    bars = {"color": _COLOURS[0], "edgecolor": "#222", "linewidth": 0.5}
-    ax.bar(*_xy(measured), 0.5, label=marks[0][0], **bars)
+    figure, ax = _axes(max(8.5, 1.3 * len(table) + 1), 3.6)
+    ax.plot(*_xy(measured), "s", color=_COLOURS[0], markersize=9, label="measured: Prism")
     for x, v in measured:
-        ax.annotate(f"{v:.3g}", (x, v), (0, 2), textcoords="offset points", ha="center")
-    published = [(i + 0.33, float(v)) for i, v in enumerate(marks[1][1]) if pd.notna(v)]
-    both = [(i, cell) for i, text in enumerate(table[mirage]) for cell in text.split("; ") if cell]
-    found = [(i + 0.4, number(cell)) for i, cell in both if number(cell) is not None]
-    bounds = [(i + 0.4, number(cell[1:])) for i, cell in both if cell.startswith(">")]
-    hollow = {"mfc": "white", "mew": 1.2, "markersize": 6}
+        where = {"textcoords": "offset points", "ha": "right", "va": "center"}
+        ax.annotate(f"{v:.3g}", (x, v), (-7, 0), **where)
+    prism = [(i + 0.05, float(v)) for i, v in enumerate(published[1]) if pd.notna(v)]
+    both = [(i + 0.2, cell) for i, text in enumerate(table[mirage]) for cell in text.split("; ")]
+    found = [(x, number(cell)) for x, cell in both if number(cell) is not None]
+    bounds = [(x, number(cell[1:])) for x, cell in both if cell.startswith(">")]
     groups = [
-        (published, "D", "#222", marks[1][0]),
+        (prism, "D", "#222", published[0]),
         (found, "o", "#b5651d", "published: Mirage, each configuration"),
         (bounds, "^", "#b5651d", "published: Mirage, stopped at this limit"),
     ]
     for points, marker, colour, text in groups:
         if points:
-            ax.plot(*_xy(points), marker, mec=colour, label=text, **hollow)
-    missing = [i for i, v in enumerate(marks[0][1]) if pd.isna(v)]
-    values = [v for _, v in [*measured, *published, *found, *bounds] if v]
-    if log and values:
-        ax.set_yscale("log")
-        ax.set_ylim(min(values) / 3, max(values) * 3)
+            hollow = {"mfc": "white", "mew": 1.3, "markersize": 7, "mec": colour}
+            ax.plot(*_xy(points), marker, label=text, **hollow)
+    ax.set_yscale("log")
+    values = [v for _, v in [*measured, *prism, *found, *bounds] if v > 0] or [1.0]
+    ax.set_ylim(min(values) / 2, max(values) * 2)
+    ax.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    missing = [i - 0.15 for i, v in enumerate(ours) if pd.isna(v)]
     if missing:
-        low = ax.get_ylim()[0] * 1.3
-        ax.plot(missing, [low] * len(missing), "x", color="#b00020", mew=2, label="not measured")
+        low = [ax.get_ylim()[0] * 1.2] * len(missing)
+        ax.plot(missing, low, "x", color="#b00020", mew=2, label="not measured")
     ax.set_ylabel(label)
-    ax.set_xticks(range(len(table)), list(table.workload))
-    ax.set_xlim(-0.6, len(table) - 0.2)
-    _legend(ax)
+    ax.set_xticks(range(len(table)), [_plain(w) for w in table.workload])
+    ax.set_xlim(-0.6, len(table) - 0.4)
+    _legend(ax, 2)
     return figure
+
+
+def _near(mark: float | None, value: float, top: float) -> float:
+    """The mark where it would stand in the way of a label above `value`, else 0."""
+    return mark if mark is not None and abs(mark - value) < 0.09 * top else 0.0
 
 
 def _axes(width: float, height: float):
@@ -206,8 +210,9 @@ def _cases(table: pd.DataFrame) -> list[tuple[str, str]]:
     return list(dict.fromkeys(zip(table.workload, table.config, strict=True)))
 
 
-def _case_ticks(ax, cases) -> None:
+def _case_ticks(ax, cases, notes: Sequence[str] = ()) -> None:
     labels = [f"{w}\n" + "\n".join(_chunks(c)) for w, c in cases]
+    labels = [label + note for label, note in zip(labels, notes or [""] * len(labels), strict=True)]
     ax.set_xticks(range(len(cases)), [_plain(label) for label in labels])
     ax.set_xlim(-0.6, len(cases) - 0.4)
 
@@ -222,12 +227,12 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _legend(ax) -> None:
-    figure = ax.figure
-    handles, labels = ax.get_legend_handles_labels()
-    figure.legend(
-        handles, [_plain(t) for t in labels], loc="outside upper center", ncols=3, frameon=False
-    )
+def _legend(ax, columns: int = 3) -> None:
+    entries = list(zip(*ax.get_legend_handles_labels(), strict=True))
+    entries.sort(key=lambda entry: not isinstance(entry[0], BarContainer))
+    handles, labels = [h for h, _ in entries], [_plain(label) for _, label in entries]
+    place = {"loc": "outside upper center", "ncols": columns, "frameon": False}
+    ax.figure.legend(handles, labels, fontsize=9, **place)
 
 
 def _xy(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:

@@ -102,7 +102,12 @@ def read(run_dir: Path) -> Run:
             f"report: {run_dir} holds no results: no search/*.json, tune/*/winner.json or "
             f"bench/*.jsonl; run `prism search`, `prism tune` and `prism bench` first"
         )
-    ordered = sorted(cases.values(), key=lambda c: (_workload_key(c.workload), _natural(c.config)))
+    # Configurations in the order in which they were planned (the paper's), others after them.
+    plan = {name: n for n, name in enumerate(planned or [])}
+    ordered = sorted(
+        cases.values(),
+        key=lambda c: (_workload_key(c.workload), plan.get(c.name, len(plan)), _natural(c.config)),
+    )
     run = Run(run_dir, config, searches, ordered, problems)
     _say_missing(run)
     return run

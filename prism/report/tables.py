@@ -228,7 +228,7 @@ def _frame(
     types = {c: object if c in text else "Int64" if c in whole else float for c in frame.columns}
     for column in frame.columns:
         if column in text:
-            frame[column] = frame[column].map(lambda v: "" if v is None else str(v))
+            frame[column] = frame[column].map(lambda v: "" if pd.isna(v) else str(v))
         else:
             frame[column] = pd.to_numeric(frame[column], errors="coerce")
     return frame.astype(types)

@@ -163,6 +163,7 @@ def test_tables_have_the_columns_that_others_read(tmp_path):
         ):
             assert list(frame.columns)[: len(columns)] == columns
             assert len(frame)
+        assert "nan" not in (run / f"tables/{name}.csv").read_text().lower()
 
 
 def test_ratios_are_against_the_best_passing_baseline_and_never_read(tmp_path):
