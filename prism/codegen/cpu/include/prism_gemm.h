@@ -5,6 +5,8 @@
 // Other strides go through small copies. Nothing is skipped for being zero, so NaN and infinity
 // propagate as in IEEE arithmetic; what a partial vector reads beyond an edge is never stored.
 #pragma once
+#include <type_traits>
+
 #include "prism_types.h"
 #include "prism_vec.h"
 
@@ -90,30 +92,27 @@ struct StepOf<float, bf16> {
 constexpr int kPanelRows = W == 16 ? 8 : 4;  // rows of C in registers
 constexpr int kRowsOfA = 32;                 // rows of A packed together
 #ifndef PRISM_KB
-#define PRISM_KB 16
-#endif
-#ifndef NOLINEAR
-#define NOLINEAR 0
+#define PRISM_KB 32
 #endif
 #ifndef PRISM_NB
 #define PRISM_NB 2048
 #endif
-constexpr int kStreamDepth = PRISM_KB;             // rows of B in one pass of `stream`
-constexpr int kStreamColumns = PRISM_NB;          // columns of one pass
-constexpr int kDotDepth = 512;               // elements along k in one pass of `dots`
+constexpr int kDepth = PRISM_KB;          // rows of B in one pass of `stream`
+constexpr long kColumns = PRISM_NB;        // columns of one pass
+constexpr int kDotDepth = 512;      // elements along k in one pass of `dots`
 
 // Vectors of C in registers beside one another: accumulators that fit the register file.
 constexpr int panel_vectors(int rows) {
   return W == 16 ? (rows == 1 ? 8 : 16 / rows) : 8 / rows;
 }
 
-// Always inlined: GCC may drop a call to a function that only prefetches.
-__attribute__((always_inline)) inline void prefetch(const void* base, long bytes) {
+// Always inlined: GCC may drop a call to a function that only prefetches. An address beyond the
+// tile is harmless, and usually the next tile's.
 #ifndef PRISM_PF
 #define PRISM_PF 2
 #endif
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(base) +
-                                                   static_cast<uintptr_t>(bytes)), 0, PRISM_PF);
+__attribute__((always_inline)) inline void prefetch(uintptr_t address) {
+  __builtin_prefetch(reinterpret_cast<const void*>(address), 0, PRISM_PF);
 }
 
 // Copies rows [0, rows) and [0, k) of A to `packed` with row length `depth`, and zeros up to
@@ -139,106 +138,160 @@ void pack(long rows, long padded, long k, const TA* a, long a_row, long a_k, P* 
   }
 }
 
-// What a panel prefetches: a line at every `step` bytes from `start` (relative to its B).
-struct Ahead {
-  bool on;
-  long start, step;
+// Walks the lines of a block of B row by row, which is the order that memory serves fastest.
+struct Lines {
+  uintptr_t row;
+  long x, width, stride;  // bytes
+  __attribute__((always_inline)) void prefetch_next() {
+    prefetch(row + x);
+    x += 64;
+    if (x >= width) {
+      x = 0;
+      row += stride;
+    }
+  }
 };
 
-// A panel of C: rows x (NV * W) columns, or only `columns` of them if Part.
-template <class Step, class TB, int MR, int NV, bool Part>
-void panel(const typename Step::Packed* a, const TB* b, long b_k, long k, float* c, long c_row,
-           long rows, long columns, bool accumulate, Ahead ahead) {
-  constexpr int G = Step::kGroup, R = Step::kRows;
-  vec acc[MR][NV];
+// Accumulators of rows x (NV * W) columns of C, only `columns` of them if Part.
+template <int MR, int NV, bool Part>
+__attribute__((always_inline)) inline void load_c(vec (&acc)[MR][NV], const float* c, long c_row,
+                                                  long rows, long columns, bool accumulate) {
 #pragma GCC unroll 8
   for (int r = 0; r < MR; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < NV; ++v) {
       acc[r][v] = vec{};
-      if (accumulate && r < rows) {
-        const float* p = c + r * c_row + v * W;
-        if (!Part) acc[r][v] = load(p);
-        if (Part && columns > v * W) {
-          acc[r][v] = load_part(p, columns - v * W < W ? columns - v * W : W);
-        }
+      if (!accumulate || r >= rows) continue;
+      const float* p = c + r * c_row + v * W;
+      const long left = Part ? columns - v * W : W;
+      if (left >= W) {
+        acc[r][v] = load(p);
+      } else if (left > 0) {
+        acc[r][v] = load_part(p, left);
       }
     }
   }
-  const auto step = [&](long i, bool both) __attribute__((always_inline)) {
-    const TB* row = b + i * b_k;
-    typename Step::Lanes x[NV];
-#pragma GCC unroll 8
-    for (int v = 0; v < NV; v += G) {
-      const long left = columns - v * W;
-      if (!Part) {
-        Step::rows(row + v * W, b_k, both, x + v);
-      } else if (left > 0) {
-        Step::rows_part(row + v * W, b_k, both, left < G * W ? left : G * W, x + v);
-      } else {
-        for (int g = 0; g < G; ++g) x[v + g] = typename Step::Lanes{};
-      }
-    }
-    if (ahead.on) {
-#pragma GCC unroll 2
-      for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-        for (long at = 0; at < static_cast<long>(NV * W * sizeof(TB)); at += 64) {
-          prefetch(b, ahead.start + (i + r) * ahead.step + at);
-        }
-      }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < MR; ++r) {
-      const auto pair = Step::broadcast(a + r * kStreamDepth + i);
-#pragma GCC unroll 8
-      for (int v = 0; v < NV; ++v) acc[r][v] = Step::add(acc[r][v], pair, x[v]);
-    }
-  };
-  long i = 0;
-  for (; i + R <= k; i += R) step(i, true);
-  if (R == 2 && i < k) step(i, false);
+}
+
+template <int MR, int NV, bool Part>
+__attribute__((always_inline)) inline void store_c(const vec (&acc)[MR][NV], float* c, long c_row,
+                                                   long rows, long columns) {
 #pragma GCC unroll 8
   for (int r = 0; r < MR; ++r) {
     if (r >= rows) break;
 #pragma GCC unroll 8
     for (int v = 0; v < NV; ++v) {
       float* p = c + r * c_row + v * W;
-      if (!Part) {
+      const long left = Part ? columns - v * W : W;
+      if (left >= W) {
         store(p, acc[r][v]);
-      } else if (columns > v * W) {
-        store_part(p, acc[r][v], columns - v * W < W ? columns - v * W : W);
+      } else if (left > 0) {
+        store_part(p, acc[r][v], left);
       }
     }
   }
 }
 
+template <class Step, int MR, int NV>
+__attribute__((always_inline)) inline void add_step(vec (&acc)[MR][NV],
+                                                    const typename Step::Packed* a,
+                                                    const typename Step::Lanes (&x)[NV]) {
+#pragma GCC unroll 8
+  for (int r = 0; r < MR; ++r) {
+    const auto element = Step::broadcast(a + r * kDepth);
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; ++v) acc[r][v] = Step::add(acc[r][v], element, x[v]);
+  }
+}
+
+// A panel of C, straight from B; if Keep, the vectors of B go to `kept` for more rows of C.
+template <class Step, class TB, int MR, int NV, bool Keep>
+void direct_panel(const typename Step::Packed* a, const TB* b, long b_k, long k, float* c,
+                  long c_row, long rows, bool accumulate, Lines& ahead,
+                  typename Step::Lanes* kept) {
+  constexpr int R = Step::kRows, lines_a_step = (R * NV * W * sizeof(TB) + 63) / 64;
+  vec acc[MR][NV];
+  load_c<MR, NV, false>(acc, c, c_row, rows, 0, accumulate);
+  Lines lines = ahead;
+  typename Step::Lanes x[NV];
+  for (long i = 0; i < k; i += R) {
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; v += Step::kGroup) {
+      Step::rows(b + i * b_k + v * W, b_k, R == 1 || i + 1 < k, x + v);
+    }
+#pragma GCC unroll 8
+    for (int line = 0; line < lines_a_step; ++line) lines.prefetch_next();
+    if (Keep) {
+#pragma GCC unroll 8
+      for (int v = 0; v < NV; ++v) *kept++ = x[v];
+    }
+    add_step<Step>(acc, a + i, x);
+  }
+  ahead = lines;
+  store_c<MR, NV, false>(acc, c, c_row, rows, 0);
+}
+
+// A panel of C, two vectors wide, from kept vectors of B.
+template <class Step, int MR, bool Part>
+void kept_panel(const typename Step::Packed* a, const typename Step::Lanes* kept, long k, float* c,
+                long c_row, long rows, long columns, bool accumulate) {
+  vec acc[MR][2];
+  load_c<MR, 2, Part>(acc, c, c_row, rows, columns, accumulate);
+  for (long i = 0; i < k; i += Step::kRows, kept += 2) {
+    const typename Step::Lanes x[2] = {kept[0], kept[1]};
+    add_step<Step>(acc, a + i, x);
+  }
+  store_c<MR, 2, Part>(acc, c, c_row, rows, columns);
+}
+
+// Fewer columns than two vectors: only keeps the vectors of B.
+template <class Step, class TB>
+void keep_part(const TB* b, long b_k, long k, long columns, typename Step::Lanes* kept) {
+  constexpr int R = Step::kRows, G = Step::kGroup;
+  for (long i = 0; i < k; i += R) {
+    for (int v = 0; v < 2; v += G, kept += G) {
+      const long left = columns - v * W;
+      if (left > 0) {
+        Step::rows_part(b + i * b_k + v * W, b_k, R == 1 || i + 1 < k,
+                        left < G * W ? left : G * W, kept);
+      } else {
+        *kept = typename Step::Lanes{};
+      }
+    }
+  }
+}
+
+// All columns of at most kRowsOfA rows of C, for k rows of B.
 template <class Step, class TB, int MR>
 void panels(const typename Step::Packed* a, const TB* b, long b_k, long k, float* c, long c_row,
-            long rows, long columns, bool accumulate, bool prefetches) {
-  constexpr int wide = panel_vectors(MR), narrow = 2;
+            long rows, long columns, bool accumulate) {
+  constexpr int NV = panel_vectors(MR);
   constexpr long size = sizeof(TB);
-  const long width = columns * size, run = kStreamDepth * wide * W * size;
-  const bool linear = !NOLINEAR && width % run == 0;
+  typename Step::Lanes kept[kDepth / Step::kRows * 2];
+  Lines ahead{reinterpret_cast<uintptr_t>(b) + static_cast<uintptr_t>(k * b_k * size), 0,
+              columns * size, b_k * size};
+  const auto rest = [&](long m, long n, auto part) {
+    for (; m < rows; m += kPanelRows) {
+      const long left = rows - m < kPanelRows ? rows - m : kPanelRows;
+      kept_panel<Step, MR, decltype(part)::value>(
+          a + m * kDepth, kept, k, c + m * c_row + n, c_row, left, columns - n, accumulate);
+    }
+  };
   long n = 0;
-  for (; n + wide * W <= columns; n += wide * W) {
-    Ahead ahead{prefetches, kStreamDepth * b_k * size, b_k * size};
-    if (linear) {
-      const long at = n * kStreamDepth * size;
-      ahead.start += at / width * b_k * size + at % width - n * size;
-      ahead.step = wide * W * size;
-    }
-    panel<Step, TB, MR, wide, false>(a, b + n, b_k, k, c + n, c_row, rows, 0, accumulate, ahead);
-  }
-  const Ahead ahead{prefetches, kStreamDepth * b_k * size, b_k * size};
-  for (; n < columns; n += narrow * W) {
-    if (columns - n >= narrow * W) {
-      panel<Step, TB, MR, narrow, false>(a, b + n, b_k, k, c + n, c_row, rows, 0, accumulate,
-                                         ahead);
+  for (; n + NV * W <= columns; n += NV * W) {
+    if (rows > MR) {  // only with MR == kPanelRows, whose NV is 2
+      direct_panel<Step, TB, MR, NV, NV == 2>(a, b + n, b_k, k, c + n, c_row, MR, accumulate,
+                                              ahead, kept);
+      rest(MR, n, std::false_type{});
     } else {
-      panel<Step, TB, MR, narrow, true>(a, b + n, b_k, k, c + n, c_row, rows, columns - n,
-                                        accumulate, ahead);
+      direct_panel<Step, TB, MR, NV, false>(a, b + n, b_k, k, c + n, c_row, rows, accumulate,
+                                            ahead, kept);
     }
+  }
+  for (; n < columns; n += 2 * W) {
+    const long left = columns - n < 2 * W ? columns - n : 2 * W;
+    keep_part<Step>(b + n, b_k, k, left, kept);
+    rest(0, n, std::true_type{});
   }
 }
 
@@ -246,30 +299,26 @@ void panels(const typename Step::Packed* a, const TB* b, long b_k, long k, float
 template <class Step, class TA, class TB>
 void stream(long M, long N, long K, const TA* a, long a_row, long a_k, const TB* b, long b_k,
             float* c, long c_row, bool accumulate) {
-  alignas(64) typename Step::Packed packed[kRowsOfA * kStreamDepth];
-  for (long n0 = 0; n0 < N; n0 += kStreamColumns) {
-    const long columns = N - n0 < kStreamColumns ? N - n0 : kStreamColumns;
+  alignas(64) typename Step::Packed packed[kRowsOfA * kDepth];
+  for (long n0 = 0; n0 < N; n0 += kColumns) {
+    const long columns = N - n0 < kColumns ? N - n0 : kColumns;
     for (long m0 = 0; m0 < M; m0 += kRowsOfA) {
       const long rows = M - m0 < kRowsOfA ? M - m0 : kRowsOfA;
-      for (long k0 = 0; k0 < K; k0 += kStreamDepth) {
-        const long k = K - k0 < kStreamDepth ? K - k0 : kStreamDepth;
-        const long padded = (rows + kPanelRows - 1) / kPanelRows * kPanelRows;
-        pack(rows, padded, k, a + m0 * a_row + k0 * a_k, a_row, a_k, packed, kStreamDepth);
-        for (long m = 0; m < rows; m += kPanelRows) {
-          const auto* pa = packed + m * kStreamDepth;
-          const TB* pb = b + k0 * b_k + n0;
-          float* pc = c + (m0 + m) * c_row + n0;
-          const bool add = accumulate || k0 > 0, ahead = m == 0;
-          const long left = rows - m < kPanelRows ? rows - m : kPanelRows;
-          if (left > 4) {
-            panels<Step, TB, kPanelRows>(pa, pb, b_k, k, pc, c_row, left, columns, add, ahead);
-          } else if (left > 2) {
-            panels<Step, TB, 4>(pa, pb, b_k, k, pc, c_row, left, columns, add, ahead);
-          } else if (left > 1) {
-            panels<Step, TB, 2>(pa, pb, b_k, k, pc, c_row, left, columns, add, ahead);
-          } else {
-            panels<Step, TB, 1>(pa, pb, b_k, k, pc, c_row, left, columns, add, ahead);
-          }
+      const long padded = (rows + kPanelRows - 1) / kPanelRows * kPanelRows;
+      for (long k0 = 0; k0 < K; k0 += kDepth) {
+        const long k = K - k0 < kDepth ? K - k0 : kDepth;
+        const bool add = accumulate || k0 > 0;
+        const TB* block = b + k0 * b_k + n0;
+        float* out = c + m0 * c_row + n0;
+        pack(rows, padded, k, a + m0 * a_row + k0 * a_k, a_row, a_k, packed, kDepth);
+        if (rows > 4) {
+          panels<Step, TB, kPanelRows>(packed, block, b_k, k, out, c_row, rows, columns, add);
+        } else if (rows > 2) {
+          panels<Step, TB, 4>(packed, block, b_k, k, out, c_row, rows, columns, add);
+        } else if (rows > 1) {
+          panels<Step, TB, 2>(packed, block, b_k, k, out, c_row, rows, columns, add);
+        } else {
+          panels<Step, TB, 1>(packed, block, b_k, k, out, c_row, rows, columns, add);
         }
       }
     }
@@ -296,7 +345,7 @@ void dot_panel(const typename Step::Packed* a, long a_row, const TB* b, long b_c
 #pragma GCC unroll 16
     for (int j = 0; j < NR; ++j) {
       const auto y = Step::along(pb[j] + i);
-      if (ahead) prefetch(pb[j] + i, NR * b_col * static_cast<long>(sizeof(TB)));
+      if (ahead) prefetch(reinterpret_cast<uintptr_t>(pb[j] + i) + NR * b_col * sizeof(TB));
 #pragma GCC unroll 4
       for (int r = 0; r < MR; ++r) acc[r * NR + j] = Step::add(acc[r * NR + j], x[r], y);
     }
