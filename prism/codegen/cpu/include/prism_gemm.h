@@ -91,14 +91,8 @@ struct StepOf<float, bf16> {
 
 constexpr int kPanelRows = W == 16 ? 8 : 4;  // rows of C in registers
 constexpr int kRowsOfA = 32;                 // rows of A packed together
-#ifndef PRISM_KB
-#define PRISM_KB 32
-#endif
-#ifndef PRISM_NB
-#define PRISM_NB 2048
-#endif
-constexpr int kDepth = PRISM_KB;          // rows of B in one pass of `stream`
-constexpr long kColumns = PRISM_NB;        // columns of one pass
+constexpr int kDepth = 64;            // rows of B in one pass of `stream`, at most
+constexpr long kColumns = 2048;       // columns of one pass
 constexpr int kDotDepth = 512;      // elements along k in one pass of `dots`
 
 // Vectors of C in registers beside one another: accumulators that fit the register file.
@@ -108,11 +102,9 @@ constexpr int panel_vectors(int rows) {
 
 // Always inlined: GCC may drop a call to a function that only prefetches. An address beyond the
 // tile is harmless, and usually the next tile's.
-#ifndef PRISM_PF
-#define PRISM_PF 2
-#endif
 __attribute__((always_inline)) inline void prefetch(uintptr_t address) {
-  __builtin_prefetch(reinterpret_cast<const void*>(address), 0, PRISM_PF);
+  // To the second level: rows of B at a stride of 8 KiB share one set of the first.
+  __builtin_prefetch(reinterpret_cast<const void*>(address), 0, 2);
 }
 
 // Copies rows [0, rows) and [0, k) of A to `packed` with row length `depth`, and zeros up to
@@ -305,8 +297,10 @@ void stream(long M, long N, long K, const TA* a, long a_row, long a_k, const TB*
     for (long m0 = 0; m0 < M; m0 += kRowsOfA) {
       const long rows = M - m0 < kRowsOfA ? M - m0 : kRowsOfA;
       const long padded = (rows + kPanelRows - 1) / kPanelRows * kPanelRows;
-      for (long k0 = 0; k0 < K; k0 += kDepth) {
-        const long k = K - k0 < kDepth ? K - k0 : kDepth;
+      // Wide rows fill the caches with fewer of them; more rows of C pay for more passes over it.
+      const long depth = rows <= kPanelRows && columns * sizeof(TB) >= 1024 ? kDepth / 2 : kDepth;
+      for (long k0 = 0; k0 < K; k0 += depth) {
+        const long k = K - k0 < depth ? K - k0 : depth;
         const bool add = accumulate || k0 > 0;
         const TB* block = b + k0 * b_k + n0;
         float* out = c + m0 * c_row + n0;
