@@ -100,9 +100,10 @@ def _search_seconds(table: pd.DataFrame) -> Claim:
         f"{r.workload} {r.seconds_total:.3g} s (published {r.published_prism_s:g})"
         for r in known.itertuples()
     ]
-    within = (known.seconds_total <= known.published_prism_s).all()
-    verdict = HOLDS if within else FAILS
-    return Claim("7.4", text, ", ".join(parts) + _of_five(len(known)), verdict)
+    within = int((known.seconds_total <= known.published_prism_s).sum())
+    measured = f"no slower than published on {within} of {len(known)} workloads: "
+    measured += ", ".join(parts) + _of_five(len(known))
+    return Claim("7.4", text, measured, HOLDS if within == len(known) else FAILS)
 
 
 def _graphs(table: pd.DataFrame) -> Claim:
@@ -112,8 +113,10 @@ def _graphs(table: pd.DataFrame) -> Claim:
         why = "none of the paper's workloads was searched"
         return Claim("7.5", text, why, NOT_MEASURED)
     parts = [f"{r.workload} {r.graphs} (published {r.published_prism})" for r in known.itertuples()]
-    verdict = HOLDS if (known.graphs >= known.published_prism).all() else FAILS
-    return Claim("7.5", text, ", ".join(parts) + _of_five(len(known)), verdict)
+    enough = int((known.graphs >= known.published_prism).sum())
+    measured = f"at least as many on {enough} of {len(known)} workloads: "
+    measured += ", ".join(parts) + _of_five(len(known))
+    return Claim("7.5", text, measured, HOLDS if enough == len(known) else FAILS)
 
 
 def _shared_search(run: Run) -> Claim:

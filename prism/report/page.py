@@ -64,6 +64,7 @@ _COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
             for s in ("generate", "map", "refute", "prove")
             for end in ("in", "out")
         },
+        "ended": ("ended", "word"),
         "reason": ("reason", "reason"),
     },
     "graph_diversity": {

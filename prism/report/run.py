@@ -69,8 +69,7 @@ class Run:
     @property
     def workloads(self) -> list[str]:
         """Every workload that was planned, searched or timed, in the paper's order."""
-        planned = (self.config.get("suite") or {}).get("workloads") or []
-        names = {*planned, *self.searches, *(case.workload for case in self.cases)}
+        names = {*self.searches, *(case.workload for case in self.cases)}
         return sorted(names, key=_workload_key)
 
 

@@ -109,11 +109,12 @@ def search_time(run: Run, published: Published) -> pd.DataFrame:
         for stage in _STAGES:
             counts = candidates.get(stage) or {}
             record |= {f"{stage}_{end}": counts.get(end) for end in ("in", "out")}
+        record["ended"] = (search or {}).get("ended")
         record["status"] = "ok" if search else _MISSING
         record["reason"] = "" if search else "not searched in this run"
         records.append(record)
     counts = [f"{stage}_{end}" for stage in _STAGES for end in ("in", "out")]
-    text = ["workload", "published_mirage_s", "status", "reason"]
+    text = ["workload", "published_mirage_s", "ended", "status", "reason"]
     return _frame(records, {}, text, whole=counts)
 
 

@@ -89,6 +89,7 @@ def search(workload: str, count: int = 3) -> dict:
         "workload": workload,
         "seconds": {"generate": 0.01, "map": 0.02, "refute": 0.05, "prove": 0.12, "total": 0.21},
         "candidates": stages,
+        "ended": "exhausted",
         "graphs": [*graphs, graphs[0] | {"id": "again"}, {"id": "u", "verdict": "UNKNOWN"}],
     }
 
