@@ -33,7 +33,7 @@ from prism.codegen.tile import (
 )
 from prism.errors import PrismError
 from prism.instantiate.concrete import Concrete
-from prism.instantiate.materialize import materialized, regions
+from prism.instantiate.materialize import in_place, materialized, regions
 from prism.instantiate.spans import Span, ceil_div, kernel_spans
 from prism.program import Node, Op, Program
 from prism.program.constant import evaluate
@@ -114,6 +114,7 @@ class _Lowering:
         self.program, self.kernel, self.sizes, self.tensors = program, kernel, sizes, tensors
         self.spans: dict[Node, tuple[Span, ...]] = kernel_spans(program, kernel, sizes)
         self.where, self.buffered = regions(kernel), materialized(kernel)
+        self.reuse = in_place(kernel)
         self.name: dict[Node, str] = {}
         self.views: dict[str, View] = {}
         self.buffers: dict[str, Buffer] = {}
@@ -159,7 +160,11 @@ class _Lowering:
             self._reduce(node, node)
         else:
             expr = self._call(node)
-            target = self._buffer(node, self._layout(node, expr))
+            if node in self.reuse:
+                self.name[node] = self.name[self.reuse[node]]
+                target = Target(self.name[node])
+            else:
+                target = self._buffer(node, self._layout(node, expr))
             self._emit(node, Chain(target, expr, self.buffers[target.buffer].spans))
 
     def _accum(self, node: Node) -> None:

@@ -7,7 +7,7 @@ loop, unless the user would evaluate it more often than it has elements, or is a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from prism.instantiate.spans import Span
@@ -71,6 +71,39 @@ def materialized(kernel: Kernel) -> frozenset[Node]:
     return frozenset(found)
 
 
-def scratch_bytes(buffers: Iterable[Node], spans: Mapping[Node, tuple[Span, ...]]) -> int:
+def in_place(kernel: Kernel) -> dict[Node, Node]:
+    """Elementwise nodes that overwrite the buffer of a value that nothing else reads: that value.
+
+    The value has the same axes, lives in the same part of the block (or is an accumulator, read
+    after the loop), and is read once.
+    """
+    where, used, buffered = regions(kernel), users(kernel), materialized(kernel)
+
+    def reads(node: Node) -> Iterator[Node]:
+        for source in node.src:
+            if source in buffered:
+                yield source
+            elif source.op in ELEMENTWISE:
+                yield from reads(source)
+
+    found = {}
+    for node in kernel.block.nodes:
+        if node not in buffered or node.op not in ELEMENTWISE:
+            continue
+        for source in reads(node):
+            alive = where[source] == where[node] or (source.op, where[node]) == (Op.ACCUM, "post")
+            if alive and len(used[source]) == 1 and set(source.axes) == set(node.axes):
+                found[node] = source
+                break
+    return found
+
+
+def buffers(kernel: Kernel) -> list[Node]:
+    """The nodes that make a buffer of their own."""
+    own = materialized(kernel) - in_place(kernel).keys()
+    return [node for node in kernel.block.nodes if node in own]
+
+
+def scratch_bytes(kernel: Kernel, spans: Mapping[Node, tuple[Span, ...]]) -> int:
     """Bytes of a block's fp32 buffers, each with its largest extents."""
-    return sum(4 * prod(s.extent for s in spans[node]) for node in buffers)
+    return sum(4 * prod(s.extent for s in spans[node]) for node in buffers(kernel))

@@ -10,7 +10,7 @@ from math import prod
 
 from prism.errors import PrismError
 from prism.instantiate.concrete import Concrete
-from prism.instantiate.materialize import materialized, scratch_bytes
+from prism.instantiate.materialize import scratch_bytes
 from prism.instantiate.spans import ceil_div, divides, kernel_spans
 from prism.program import Program
 from prism.sgraph import Kernel, SGraph
@@ -76,7 +76,7 @@ def problem(
     if tiles > MAX_TILES:
         return f"{tiles} tiles, the limit is {MAX_TILES}"
     try:
-        used = scratch_bytes(materialized(kernel), kernel_spans(program, kernel, chosen))
+        used = scratch_bytes(kernel, kernel_spans(program, kernel, chosen))
     except PrismError:
         return None
     if used > scratch_limit:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prism.codegen.lower import lower
 from prism.errors import PrismError
 from prism.instantiate import Concrete, sample, sizes
-from prism.instantiate.materialize import materialized, scratch_bytes
+from prism.instantiate.materialize import scratch_bytes
 from prism.instantiate.space import problem
 from prism.instantiate.spans import ceil_div, divides, kernel_spans
 from prism.program import Builder, Op
@@ -95,7 +95,7 @@ def test_scratch_bound_is_what_lowering_allocates():
         kernel = mapped.kernels[0]
         spans = kernel_spans(program, kernel, concrete.sizes[0])
         buffers = lower(concrete).kernels[0].buffers.values()
-        assert scratch_bytes(materialized(kernel), spans) == sum(4 * b.size for b in buffers)
+        assert scratch_bytes(kernel, spans) == sum(4 * b.size for b in buffers)
     small = sample([("a", mapped)], program, 10**6, 0, {}, scratch_limit=4096)
     large = sample([("a", mapped)], program, 10**6, 0, {})
     assert 0 < len(small) < len(large)

@@ -15,11 +15,11 @@ inline float square(float x) { return x * x; }
 template <class F>
 inline float reduce_sum(long n, F f) {
   constexpr long kLanes = 64;
+  const long whole = n / kLanes * kLanes;
   float total = 0.0f;
-  long i = 0;
-  if (n >= kLanes) {
+  if (whole > 0) {
     float lane[kLanes] = {};
-    for (; i + kLanes <= n; i += kLanes) {
+    for (long i = 0; i < whole; i += kLanes) {
 #pragma omp simd
       for (long j = 0; j < kLanes; ++j) lane[j] += f(i + j);
     }
@@ -28,26 +28,28 @@ inline float reduce_sum(long n, F f) {
     }
     total = lane[0];
   }
+  if (whole < n) {
 #pragma omp simd reduction(+ : total)
-  for (long j = i; j < n; ++j) total += f(j);
+    for (long j = whole; j < n; ++j) total += f(j);
+  }
   return total;
 }
 
 template <class F>
 inline float reduce_max(long n, F f) {
   constexpr long kLanes = 32;
+  const long whole = n / kLanes * kLanes;
   float total = -std::numeric_limits<float>::infinity();
-  long i = 0;
-  if (n >= kLanes) {
+  if (whole > 0) {
     float lane[kLanes];
     for (long j = 0; j < kLanes; ++j) lane[j] = total;
-    for (; i + kLanes <= n; i += kLanes) {
+    for (long i = 0; i < whole; i += kLanes) {
 #pragma omp simd
       for (long j = 0; j < kLanes; ++j) lane[j] = max(lane[j], f(i + j));
     }
     for (long j = 0; j < kLanes; ++j) total = max(total, lane[j]);
   }
-  for (; i < n; ++i) total = max(total, f(i));
+  for (long j = whole; j < n; ++j) total = max(total, f(j));
   return total;
 }
 

@@ -7,7 +7,6 @@ static void kernel0(long block, const prism::bf16* __restrict g_X, const prism::
   const long len_f_x = std::min(24L, 70 - p_x * 24);
   float* __restrict t0_accum = scratch + 0;  // n=8, f=24
   float* __restrict t1_accum = scratch + 192;  // n=8
-  float* __restrict t2_sqrt = scratch + 208;  // n=8
   std::fill_n(t0_accum, 192, 0.0e+00f);
   std::fill_n(t1_accum, 8, 0.0e+00f);
   for (long it = 0; it < 7; ++it) {
@@ -21,17 +20,17 @@ static void kernel0(long block, const prism::bf16* __restrict g_X, const prism::
       t1_accum[i_n] = t1_accum[i_n] + prism::reduce_sum(len_d_i, [&](long i_d) { return prism::square(prism::to_float(v_X[i_n * 100 + i_d])); });
     }
   }
-  // t2_sqrt = sqrt(((t1_accum * 0.01) + 1e-05))
+  // t1_accum = sqrt(((t1_accum * 0.01) + 1e-05))
 #pragma omp simd
   for (long i_n = 0; i_n < 8; ++i_n) {
-    t2_sqrt[i_n] = std::sqrt(((t1_accum[i_n] * 1.0e-02f) + 1.0e-05f));
+    t1_accum[i_n] = std::sqrt(((t1_accum[i_n] * 1.0e-02f) + 1.0e-05f));
   }
-  // v_O = (t0_accum / t2_sqrt)
+  // v_O = (t0_accum / t1_accum)
   prism::bf16* v_O = g_O + p_x * 24;
   for (long i_n = 0; i_n < 8; ++i_n) {
 #pragma omp simd
     for (long i_f = 0; i_f < len_f_x; ++i_f) {
-      v_O[i_n * 70 + i_f] = prism::from_float<prism::bf16>((t0_accum[i_n * 24 + i_f] / t2_sqrt[i_n]));
+      v_O[i_n * 70 + i_f] = prism::from_float<prism::bf16>((t0_accum[i_n * 24 + i_f] / t1_accum[i_n]));
     }
   }
 }
@@ -44,7 +43,7 @@ extern "C" int prism_run(const void* const* inputs, void* const* outputs, int th
 #pragma omp parallel num_threads(threads) reduction(| : failed)
   {
     static thread_local prism::Scratch memory;
-    float* scratch = memory.get(224);
+    float* scratch = memory.get(208);
     if (!scratch) failed = 1;
 #pragma omp for schedule(dynamic)
     for (long block = 0; block < 3; ++block) {
