@@ -42,7 +42,8 @@ class BenchSettings:
     """At most `rounds` rounds in about `seconds` (at least three, whatever they take).
 
     A turn is the share of one system in one round, three quarters of it cold; after it,
-    `settle_seconds` let its threads fall asleep. A time below `read_tolerance` times that of merely reading the inputs is suspect.
+    `settle_seconds` let its threads fall asleep. A time below `read_tolerance` times that of merely
+    reading the inputs is suspect.
     """
 
     rounds: int = 20

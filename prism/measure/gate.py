@@ -1,9 +1,10 @@
 """The correctness gate: no time is reported for an output that has not passed it.
 
 Error norm. Rows run along the last axis. A row's scale is the root mean square of its float64
-reference, at least the dtype's unit roundoff times that of the whole output. The error of an
-element is its distance from the reference divided by its row's scale; `max` is the largest and
-`rms` the root mean square over the output. So a wrong row is seen however small its values are.
+reference, at least fp32's unit roundoff times that of the whole output. The error of an element
+is its distance from the reference, divided by its row's scale or by its own size, whichever is
+larger; `max` is the largest and `rms` the root mean square over the output. So a wrong row is seen
+however small its values are, and rounding to the dtype never costs more than its unit roundoff.
 
 Bound. Each of the two at most twice PyTorch eager's (same dtype, same inputs, on the CPU) plus a
 floor: (4 for max, 1 for rms) * (u(dtype) + sqrt(K) * u(fp32)), with K the longest reduction.
@@ -64,7 +65,7 @@ def _rows(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, x.shape[-1]) if x.ndim > 1 else x.reshape(1, -1)
 
 
-def measure_error(value: np.ndarray, reference: np.ndarray, dtype: str) -> Error:
+def measure_error(value: np.ndarray, reference: np.ndarray) -> Error:
     """Error of float64 `value` against `reference`, over the elements that are finite in both."""
     if reference.size == 0:
         return Error(0.0, 0.0)
@@ -73,10 +74,11 @@ def measure_error(value: np.ndarray, reference: np.ndarray, dtype: str) -> Error
     square = np.square(np.where(known, reference, 0.0))
     rows = np.sqrt(square.sum(axis=1) / np.maximum(known.sum(axis=1), 1))
     whole = math.sqrt(square.sum() / max(1, known.sum()))
-    scale = np.maximum(rows, max(ROUNDOFF[dtype] * whole, np.finfo(np.float32).tiny))
+    scale = np.maximum(rows, max(ROUNDOFF["fp32"] * whole, np.finfo(np.float32).tiny))
+    scale = np.maximum(scale[:, None], np.where(known, np.abs(reference), 0.0))
     both = known & np.isfinite(value)
     with np.errstate(invalid="ignore"):
-        error = np.where(both, np.abs(value - reference), 0.0) / scale[:, None]
+        error = np.where(both, np.abs(value - reference), 0.0) / scale
     rms = math.sqrt(np.square(error).sum() / max(1, both.sum()))
     return Error(float(error.max()), rms)
 
@@ -84,7 +86,7 @@ def measure_error(value: np.ndarray, reference: np.ndarray, dtype: str) -> Error
 def bound_of(eager: Error | None, dtype: str, longest_reduction: int) -> Error:
     """The bound for a case. Without eager's error, that of rounding the result alone."""
     floor = ROUNDOFF[dtype] + math.sqrt(longest_reduction) * ROUNDOFF["fp32"]
-    base = eager or Error(8 * ROUNDOFF[dtype], ROUNDOFF[dtype])
+    base = eager or Error(ROUNDOFF[dtype], ROUNDOFF[dtype])
     return Error(
         EAGER_FACTOR * base.max + FLOOR["max"] * floor,
         EAGER_FACTOR * base.rms + FLOOR["rms"] * floor,
@@ -116,7 +118,7 @@ def check(
     wrong = got != want
     if eager is not None:
         wrong &= got != _kind(widen(eager, dtype))
-    error = measure_error(wide, reference, dtype)
+    error = measure_error(wide, reference)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         reason = (
@@ -145,7 +147,7 @@ class Gate:
         for name, reference in self.references.items():
             error = None
             if self.eager is not None:
-                error = measure_error(widen(self.eager[name], self.dtype), reference, self.dtype)
+                error = measure_error(widen(self.eager[name], self.dtype), reference)
             self.bounds[name] = bound_of(error, self.dtype, case.data["longest_reduction"])
 
     def check(self, outputs: dict[str, np.ndarray]) -> Verdict:

@@ -1,0 +1,263 @@
+"""Benchmarks end to end at tiny sizes: rounds, misbehaving systems, kills."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from prism.errors import PrismError
+from prism.measure import bench as benching
+from prism.measure import children
+from prism.measure.bench import BaselineSpec, BenchSettings, bench
+from prism.measure.compile import sha256
+from prism.measure.inputs import write_case
+from prism.measure.rows import read_rows
+from prism.program import Builder
+
+ROOT = Path(__file__).parents[2]
+EAGER = BaselineSpec("eager", str(ROOT / "baselines/eager/adapter.py"))
+KERNEL = """
+extern "C" int prism_run(const void* const* in, void* const* out, int) {
+    for (int i = 0; i < %d; ++i) ((float*)out[0])[i] = 3 * ((const float*)in[0])[i];
+    return 0;
+}
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_lock(tmp_path_factory):
+    """No waiting for other runs on this machine: what is tested here is not how fast it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("lock")))
+        yield
+
+
+def program(rows=4, columns=16):
+    b = Builder("triple", {"n": rows, "d": columns}, "fp32")
+    return b.build(O=b.scale(b.input("X", "n d"), 3))
+
+
+def settings(**fields):
+    return BenchSettings(rounds=3, seconds=0.5, threads=1, seed=0, **fields)
+
+
+def winner(folder, source, **fields):
+    folder.mkdir(exist_ok=True)
+    (folder / "kernel.cpp").write_text(source)
+    record = {
+        "status": "ok",
+        "reason": "",
+        "backend": "cpu",
+        "graph_id": "g1",
+        "digest": "abc",
+        "source_sha256": sha256(source),
+        "seconds": {"compile": 1.0, "tune": 2.0, "total": 3.0},
+    }
+    (folder / "winner.json").write_text(json.dumps(record | fields))
+    return folder
+
+
+def adapter(tmp_path, name, body):
+    text = "import os, time, torch\nfrom prism.measure.baseline import Unavailable\n"
+    text += "class Adapter:\n    def __init__(self, options): self.options = options\n"
+    text += "    def version(self): return {'own': '1'}\n" + body
+    path = tmp_path / name / "adapter.py"
+    path.parent.mkdir()
+    path.write_text(text)
+    return BaselineSpec(name, str(path), {"k": 1})
+
+
+def by_system(rows):
+    return {row["system"]: row for row in rows}
+
+
+def test_all_systems_pass_the_gate_and_are_timed_cold_and_warm(tmp_path):
+    folder = winner(tmp_path / "w", KERNEL % 64)
+    out, seen = tmp_path / "rows.jsonl", []
+    context = {"workload": "mine", "config": "d=16", "search_seconds": 0.25, "config_hash": "h"}
+    rows = bench(
+        program(), folder, [EAGER], settings(), out, context, progress=lambda *a: seen.append(a)
+    )
+    assert read_rows(out) == rows
+    assert [row["system"] for row in rows] == ["prism", "eager", "read"]
+    for row in rows:
+        assert row["status"] == "ok", row["reason"]
+        assert row["n"] == len(row["samples_us"]) >= 9 and row["warm_n"] >= 9
+        assert 0 < row["p20_us"] <= row["median_us"] <= row["p80_us"]
+        assert (row["workload"], row["config"], row["config_hash"]) == ("mine", "d=16", "h")
+        assert row["timer"] and row["rounds"] == 3 and row["shape"] == {"n": 4, "d": 16}
+        assert row["copies"] * row["input_bytes"] > 0 and row["environment"]["threads"] == 1
+    found = by_system(rows)
+    assert found["prism"]["verdict"] == found["eager"]["verdict"] == "PASSED"
+    assert found["read"]["verdict"] == "n/a" and found["read"]["read_speed_fraction"] == 1
+    assert found["prism"]["search_seconds"] == 0.25 and found["eager"]["search_seconds"] is None
+    assert found["prism"]["tune_seconds"] == 2.0 and found["prism"]["graph_id"] == "g1"
+    assert found["eager"]["versions"]["torch"]
+    assert seen[-1] == ("bench", 3, 3)
+
+
+def without_eager(program, folder, seed, threads):
+    return write_case(program, folder, seed, 1 << 20)
+
+
+BODIES = {
+    "dies": ("    def prepare(self, p, x): os.kill(os.getpid(), 11)\n", "failed", "SIGSEGV"),
+    "raises": ("    def prepare(self, p, x): raise ValueError('a\\nb')\n", "failed", "ValueError"),
+    "absent": (
+        "    def prepare(self, p, x): raise Unavailable('not installed')\n",
+        "unavailable",
+        "not installed",
+    ),
+    "zeros": (
+        "    def prepare(self, p, x): return lambda t: [torch.zeros(4, 16)]\n",
+        "failed",
+        "error",
+    ),
+    "shape": (
+        "    def prepare(self, p, x): return lambda t: [torch.zeros(4)]\n",
+        "failed",
+        "shape",
+    ),
+    "talks": (
+        "    def prepare(self, p, x):\n        print('noise on stdout')\n"
+        "        return lambda t: [t['X'] * 3]\n",
+        "ok",
+        "",
+    ),
+    "spoils": (
+        "    def prepare(self, p, x): return lambda t: [t['X'].mul_(3)]\n",
+        "failed",
+        "overwritten",
+    ),
+    "fell_back": (
+        "    def prepare(self, p, x): return lambda t: [t['X'] * 3]\n"
+        "    def evidence(self): return {'problem': 'fell back'}\n",
+        "failed",
+        "fell back",
+    ),
+    "late": (
+        "    def prepare(self, p, x):\n        self.calls = 0\n        def call(t):\n"
+        "            self.calls += 1\n            if self.calls > 9: time.sleep(60)\n"
+        "            return [t['X'] * 3]\n        return call\n",
+        "failed",
+        "no answer to a cold turn within",
+    ),
+}
+
+
+def test_a_misbehaving_system_is_one_row_and_the_others_go_on(tmp_path):
+    folder = winner(tmp_path / "w", KERNEL % 64)
+    specs = [adapter(tmp_path, name, body) for name, (body, _, _) in BODIES.items()]
+    specs.append(BaselineSpec("missing", str(tmp_path / "none.py")))
+    rows = bench(
+        program(), folder, specs, settings(turn_timeout=2), tmp_path / "rows.jsonl", {"config": ""}
+    )
+    found = by_system(rows)
+    for name, (_, status, reason) in BODIES.items():
+        row = found[name]
+        assert row["status"] == status and reason in row["reason"], row["reason"]
+        assert "\n" not in row["reason"]
+        assert (row["median_us"] is not None) == (status == "ok")
+    assert "there is no adapter" in found["missing"]["reason"]
+    assert found["prism"]["status"] == found["read"]["status"] == "ok"
+
+
+def test_a_system_that_hangs_while_preparing_is_stopped(tmp_path):
+    spec = adapter(tmp_path, "hangs", "    def prepare(self, p, x): time.sleep(60)\n")
+    rows = bench(program(), None, [spec], settings(prepare_timeout=6), tmp_path / "rows.jsonl", {})
+    found = by_system(rows)
+    assert found["hangs"]["reason"] == "hung: no answer to prepare within 6 s"
+    assert found["prism"]["status"] == "failed" and "no winner" in found["prism"]["reason"]
+    assert found["read"]["status"] == "ok"
+
+
+def test_replayed_outputs_are_faster_than_reading_and_suspect(tmp_path):
+    body = (
+        "    def prepare(self, p, x):\n        kept = [t * 3 for t in x.values()]\n"
+        "        return lambda t: kept\n"
+    )
+    spec = adapter(tmp_path, "replays", body)
+    rows = bench(
+        program(1024, 4096), None, [spec], settings(), tmp_path / "rows.jsonl", {"config": ""}
+    )
+    row = by_system(rows)["replays"]
+    assert row["status"] == "suspect" and "merely reading the inputs" in row["reason"]
+    assert row["median_us"] < 0.75 * row["read_us"]
+
+
+@pytest.mark.parametrize(
+    ("source", "fields", "reason"),
+    [
+        (KERNEL % 63, {}, "1 of 64 elements were never written"),
+        (KERNEL % 64, {"source_sha256": "0"}, "is not the source that won"),
+        ("int x = ;", {}, "does not compile here"),
+        ("int x;", {}, "prism_run"),
+        (KERNEL % 64, {"status": "failed", "reason": "none of 3 passed"}, "none of 3 passed"),
+    ],
+)
+def test_a_winner_that_is_no_winner_here(tmp_path, monkeypatch, source, fields, reason):
+    monkeypatch.setattr(benching, "prepare_case", without_eager)
+    folder = winner(tmp_path / "w", source, **fields)
+    rows = bench(program(), folder, [], settings(), tmp_path / "rows.jsonl", {})
+    row = by_system(rows)["prism"]
+    assert row["status"] == "failed" and reason in row["reason"]
+    assert row["median_us"] is None and by_system(rows)["read"]["status"] == "ok"
+
+
+def test_a_dtype_that_the_device_cannot_do_is_the_user_s_error(tmp_path):
+    with pytest.raises(PrismError, match="backend 'abacus' is not known"):
+        bench(program(), None, [], settings(device="abacus"), tmp_path / "rows.jsonl", {})
+    assert list(tmp_path.iterdir()) == []
+
+
+COORDINATOR = """
+import sys
+from pathlib import Path
+from prism.measure.bench import BaselineSpec, BenchSettings, bench
+from prism.program import Builder
+b = Builder("triple", {"n": 4, "d": 16}, "fp32")
+program = b.build(O=b.scale(b.input("X", "n d"), 3))
+spec = BaselineSpec("hangs", sys.argv[1])
+bench(program, None, [spec], BenchSettings(threads=1), Path(sys.argv[2]), {})
+"""
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_children_die_with_their_parent_and_no_file_is_left(tmp_path, how):
+    note = tmp_path / "pid"
+    body = (
+        f"    def prepare(self, p, x):\n        open({str(note)!r}, 'w').write(str(os.getpid()))\n"
+    )
+    spec = adapter(tmp_path, "hangs", body + "        time.sleep(600)\n")
+    out = tmp_path / "run" / "rows.jsonl"
+    env = children.environment_for_child(1, {"TMPDIR": str(tmp_path)})
+    argv = [sys.executable, "-c", COORDINATOR, spec.adapter, str(out)]
+    with subprocess.Popen(argv, env=env, stderr=subprocess.DEVNULL) as parent:
+        assert wait_for(lambda: note.exists() and note.read_text())
+        child = int(note.read_text())
+        assert alive(child)
+        os.kill(parent.pid, how)
+        assert parent.wait(20) != 0
+    assert wait_for(lambda: not alive(child), 20)
+    assert not out.exists()

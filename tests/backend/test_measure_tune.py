@@ -1,0 +1,118 @@
+"""Tuning end to end on a small case: record, winner, exact replay, nothing found."""
+
+import json
+
+import pytest
+
+from prism.errors import PrismError
+from prism.measure import tune as tuning
+from prism.measure.race import Limits
+from prism.measure.tune import TuneBudget, replay, tune
+from prism.program import Builder
+from prism.program.node import Node, Op
+from prism.sgraph import BlockGraph, Kernel, MapVar, SGraph, make_mapping
+
+LIMITS = Limits(first_seconds=0.01, final_seconds=0.02)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_lock(tmp_path_factory):
+    """No waiting for other runs on this machine: what is tested here is not how fast it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("lock")))
+        yield
+
+
+def program(dtype="bf16"):
+    b = Builder("rmsnorm", {"n": 4, "d": 128, "f": 96}, dtype, {"eps": 1e-5})
+    x, w = b.input("X", "n d"), b.input("W", "d f")
+    return b.build(O=b.matmul(b.rms_norm(x, "d"), w, "d"))
+
+
+def graph(norm=True):
+    """The fused kernel: columns over the grid, the contraction over the loop, one division."""
+    x, w = Node(Op.LOAD, (), "X", ("n", "d")), Node(Op.LOAD, (), "W", ("d", "f"))
+    squares = Node(Op.ACCUM, (Node(Op.SUM, (Node(Op.SQUARE, (x,)),), "d"),), "sum")
+    product = Node(Op.ACCUM, (Node(Op.MATMUL, (x, w), "d"),), "sum")
+    mean = Node(Op.SHIFT, (Node(Op.SCALE, (squares,), "1 / d"),), "eps")
+    root = Node(Op.SQRT, (mean,)) if norm else mean
+    save = Node(Op.SAVE, (Node(Op.DIV, (product, root)),), "O")
+    ones = [("W", "f", "x"), ("O", "f", "x"), ("X", "d", "i"), ("W", "d", "i")]
+    mapping = make_mapping(MapVar(*one) for one in ones)
+    return SGraph((Kernel(BlockGraph(("x",), "i", (save,)), mapping),))
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    out = tmp_path_factory.mktemp("tuned") / "case"
+    budget = TuneBudget(count=4, seconds=60, seed=1)
+    graphs = [("right", graph()), ("wrong", graph(norm=False))]
+    return out, tune(program(), graphs, "cpu", budget, out, 1, limits=LIMITS)
+
+
+def test_the_winner_is_stored_with_every_candidate(tuned):
+    out, result = tuned
+    assert json.loads((out / "winner.json").read_text()) == result
+    assert sorted(p.name for p in out.iterdir()) == ["kernel.cpp", "winner.json"]
+    assert result["status"] == "ok" and result["graph_id"] == "right"
+    assert result["verdict"] == "PASSED" and result["error"]["rms"] <= result["bound"]["rms"]
+    assert result["tried"] == 4 == len(result["candidates"])
+    for candidate in result["candidates"]:
+        right = candidate["graph_id"] == "right"
+        assert candidate["status"] == ("ok" if right else "failed")
+        assert right or (candidate["cause"] == "gate" and "error" in candidate["reason"])
+    assert result["median_us"] > 0 and set(result["seconds"]) == {"compile", "tune", "total"}
+    assert tuning.sha256((out / "kernel.cpp").read_text()) == result["source_sha256"]
+
+
+def test_the_same_seed_tries_the_same_configurations(tuned, tmp_path):
+    _, first = tuned
+    budget = TuneBudget(count=4, seconds=60, seed=1)
+    graphs = [("right", graph()), ("wrong", graph(norm=False))]
+    again = tune(program(), graphs, "cpu", budget, tmp_path / "c", 1, limits=LIMITS)
+    tried = [[c["digest"] for c in result["candidates"]] for result in (first, again)]
+    assert tried[0] == tried[1]
+
+
+def test_the_winner_is_replayed_exactly_and_gated_again(tuned):
+    out, result = tuned
+    again = replay(out, 1)
+    assert again["status"] == "ok" and again["median_us"] > 0
+    assert again["verdict"]["error"] == result["error"]
+
+
+def test_a_changed_source_is_not_replayed(tuned, tmp_path):
+    out, _ = tuned
+    for name in ("winner.json", "kernel.cpp"):
+        (tmp_path / name).write_text((out / name).read_text())
+    (tmp_path / "kernel.cpp").write_text((out / "kernel.cpp").read_text() + "\n// changed\n")
+    with pytest.raises(PrismError, match="is not the source that won"):
+        replay(tmp_path, 1)
+    (tmp_path / "winner.json").write_text("{")
+    with pytest.raises(PrismError, match="is damaged"):
+        replay(tmp_path, 1)
+
+
+def test_nothing_that_passes_is_a_result_with_counts(tmp_path):
+    (tmp_path / "kernel.cpp").write_text("// of an earlier run")
+    budget = TuneBudget(count=2, seconds=60)
+    result = tune(program(), [("wrong", graph(norm=False))], "cpu", budget, tmp_path, 1)
+    assert result["status"] == "failed" and result["causes"] == {"gate": 2}
+    assert result["reason"].startswith("none of 2 configurations passed (gate 2); the first: gate")
+    assert not (tmp_path / "kernel.cpp").exists()
+    with pytest.raises(PrismError, match="there is no winner to replay"):
+        replay(tmp_path, 1)
+    empty = tune(program(), [], "cpu", budget, tmp_path, 1)
+    assert empty["status"] == "failed" and "no valid configuration" in empty["reason"]
+
+
+def test_what_the_user_gets_wrong_is_one_line(tmp_path, monkeypatch):
+    budget = TuneBudget(count=1, seconds=60)
+    with pytest.raises(PrismError, match="backend 'abacus' is not known"):
+        tune(program(), [("g", graph())], "abacus", budget, tmp_path, 1)
+    with pytest.raises(PrismError, match="strategy 'oracle' is not known"):
+        tune(program(), [("g", graph())], "cpu", budget, tmp_path, 1, strategy="oracle")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(PrismError, match="no-such-compiler"):
+        tune(program(), [("g", graph())], "cpu", budget, tmp_path, 1)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,158 @@
+"""Rows, their file, the environment, the compiler's messages and the lock."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from prism.errors import PrismError
+from prism.measure import children, environment, lock
+from prism.measure.compile import compile_all, compile_one, first_error, sha256
+from prism.measure.inputs import write_json
+from prism.measure.rows import Row, RowWriter, read_rows
+
+
+def row(**fields):
+    return Row(workload="w", config="d=4", shape={"d": 4}, dtype="bf16", system="prism", **fields)
+
+
+def test_a_row_needs_a_reason_or_a_passed_gate():
+    with pytest.raises(ValueError, match="needs a reason"):
+        row().to_json()
+    with pytest.raises(ValueError, match="no time without a passed gate"):
+        row(status="ok").to_json()
+    with pytest.raises(ValueError, match="status 'fine'"):
+        row(status="fine").to_json()
+    good = row(status="ok", verdict="PASSED")
+    good.set_samples([3.0, 1.0, 2.0], [])
+    data = good.to_json()
+    assert (data["median_us"], data["n"], data["samples_us"]) == (2.0, 3, [3.0, 1.0, 2.0])
+    assert data["warm_median_us"] is None and data["cache"] == "cold"
+
+
+def test_the_row_file_appears_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "deep" / "rows.jsonl"
+    writer = RowWriter(path)
+    writer.add({"a": 1})
+    assert not path.exists()
+    writer.abandon()
+    assert list(path.parent.iterdir()) == []
+    writer = RowWriter(path)
+    writer.add({"a": 1})
+    writer.add({"b": None})
+    writer.finish()
+    assert read_rows(path) == [{"a": 1}, {"b": None}]
+    assert [p.name for p in path.parent.iterdir()] == ["rows.jsonl"]
+
+
+def test_damaged_rows_are_named(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n{"b":')
+    with pytest.raises(PrismError, match="line 2"):
+        read_rows(path)
+    with pytest.raises(PrismError, match="cannot read"):
+        read_rows(tmp_path / "none")
+    with pytest.raises(PrismError, match="cannot write"):
+        write_json(tmp_path / "none" / "x.json", {})
+
+
+def test_environment_is_plain_data_with_the_run_s_thread_settings():
+    found = environment.environment(3)
+    assert json.loads(json.dumps(found)) == found
+    assert found["thread_settings"]["OMP_NUM_THREADS"] == "3"
+    assert found["cores_available"] == len(os.sched_getaffinity(0))
+    assert found["versions"]["python"] == sys.version.split()[0]
+    assert environment.last_level_cache() >= 1 << 16
+    assert {"commit", "dirty", "caches", "load_average", "memory_bytes"} <= set(found)
+
+
+def test_first_error_drops_the_path():
+    text = "x.cpp: In function 'f':\n/a/b/x.cpp:3:5: error: 'y' was not declared\nmore"
+    assert first_error(text) == "error: 'y' was not declared"
+    assert first_error("ld: cannot find -lfoo\n") == "ld: cannot find -lfoo"
+    assert first_error("") == "the compiler gave no message"
+
+
+class FakeBackend:
+    """Its compiler is Python: fails for a source with "bad", hangs for one with "hang"."""
+
+    suffix = ".src"
+
+    def build(self, source, library):
+        code = (
+            "import sys, time, pathlib as p; s = p.Path(sys.argv[1]).read_text();"
+            "'hang' in s and time.sleep(60);"
+            "'bad' in s and sys.exit('x.src:1: error: bad source');"
+            "p.Path(sys.argv[2]).write_text(s)"
+        )
+        return [sys.executable, "-c", code, str(source), str(library)]
+
+
+def test_each_distinct_source_is_compiled_once_and_failures_stay_apart(tmp_path):
+    calls = []
+    found = compile_all(
+        ["good", "bad", "good"],
+        FakeBackend(),
+        tmp_path,
+        jobs=2,
+        progress=lambda *a: calls.append(a),
+    )
+    assert len(found) == 2 and calls[-1] == ("compile", 2, 2)
+    good, bad = found[sha256("good")], found[sha256("bad")]
+    assert good.library.read_text() == "good" and good.error == ""
+    assert bad.library is None and bad.error == "error: bad source"
+    assert not list(tmp_path.glob("*.tmp.so"))
+
+
+def test_a_hanging_compiler_is_stopped(tmp_path):
+    found = compile_one("hang", FakeBackend(), tmp_path, timeout=0.5)
+    assert found.library is None and "did not end within 0.5 s" in found.error
+
+
+def test_a_missing_compiler_is_the_user_s_error(tmp_path):
+    class Missing(FakeBackend):
+        def build(self, source, library):
+            return ["/nonexistent/compiler", str(source)]
+
+    with pytest.raises(PrismError, match="cannot run the compiler '/nonexistent/compiler'"):
+        compile_all(["x"], Missing(), tmp_path, jobs=1)
+
+
+def test_exit_statuses_in_words():
+    assert children.describe(0) == ""
+    assert children.describe(-11) == "killed by SIGSEGV"
+    assert children.describe(3, "a\nlast line\n") == "exit status 3: last line"
+    ended = children.run([sys.executable, "-c", "import time; time.sleep(30)"], 0.3)
+    assert ended.returncode is None and ended.seconds < 5
+
+
+def test_the_device_lock_excludes_another_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    code = (
+        "from prism.measure.lock import device_lock\n"
+        "with device_lock('test'):\n    print('held', flush=True); input()\n"
+    )
+    env = children.environment_for_child(1)
+    start = [sys.executable, "-c", code]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": env}
+    with subprocess.Popen(start, **pipes) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with subprocess.Popen(start, **pipes, stderr=subprocess.PIPE) as waiter:
+            assert "waiting for another run" in waiter.stderr.readline()
+            holder.kill()  # the lock dies with its holder
+            assert waiter.stdout.readline() == "held\n"
+            waiter.kill()
+
+
+def test_folders_of_killed_runs_are_removed_and_live_ones_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock.tempfile, "tempdir", str(tmp_path))
+    with lock.work_folder("live") as live:
+        left = live.parent / "work-dead-1"
+        left.mkdir()
+        (left / "data").write_text("x")
+        left.with_suffix(".lock").write_text("")
+        with lock.work_folder("other") as other:
+            assert live.is_dir() and other.is_dir() and not left.exists()
+    assert list(tmp_path.glob("*/work-*")) == []
