@@ -14,13 +14,13 @@ from markupsafe import Markup
 
 from prism.errors import PrismError
 from prism.program import program_from_json
+from prism.report import facts
 from prism.report.claims import FAILS, HOLDS, Claim
 from prism.report.run import PRISM, Case, Run
 from prism.sgraph import SGraph
 from prism.sgraph.picture import svg
 from prism.sgraph.text import text
 
-_NONE = "–"
 # Per table: column -> (heading, how a cell is shown).
 _COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
     "kernel_time": {
@@ -139,9 +139,9 @@ def page(
     return _template().render(
         title=title,
         css=Markup(_resource("report.css")),
-        ran=_ran(run),
+        ran=facts.ran(run),
         problems=run.problems,
-        environment=_environment(run),
+        environment=facts.environment(run),
         claims=[
             SimpleNamespace(**vars(claim), kind=kinds.get(claim.verdict, "none"))
             for claim in claims
@@ -159,67 +159,6 @@ def _template():
 
 def _resource(name: str) -> str:
     return resources.files("prism.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _ran(run: Run) -> list[tuple[str, str]]:
-    suite = run.config.get("suite")
-    device = run.config.get("device")
-    commits = [
-        f"{row['commit']}{' (with uncommitted changes)' if row.get('dirty') else ''}"
-        for row in run.rows
-        if row.get("commit")
-    ]
-    dates = sorted(str(row["measured_at"]) for row in run.rows if row.get("measured_at"))
-    passed = sum(row["status"] == "ok" for row in run.rows)
-    facts = [
-        ("Suite", suite.get("name") if isinstance(suite, dict) else suite),
-        ("Device", device.get("name") if isinstance(device, dict) else device),
-        ("Overrides", " ".join(map(str, run.config.get("overrides") or [])) or "none"),
-        ("Workloads", ", ".join(run.workloads)),
-        ("Configurations", str(len(run.cases))),
-        ("Rows", f"{len(run.rows)}, of which {passed} passed"),
-        ("Measured", _NONE if not dates else " to ".join(dict.fromkeys((dates[0], dates[-1])))),
-        ("Commit", "; ".join(dict.fromkeys(commits))),
-        ("Configuration hashes", _hashes(run)),
-    ]
-    return [(name, str(value or _NONE)) for name, value in facts]
-
-
-def _hashes(run: Run) -> str:
-    found = {
-        c.name: str(r["config_hash"]) for c in run.cases for r in c.rows if r.get("config_hash")
-    }
-    return ", ".join(f"{value} ({name})" for name, value in found.items())
-
-
-def _environment(run: Run) -> list[tuple[str, str]]:
-    """What all rows record of their machine; where rows differ, every value."""
-    seen: dict[str, dict[str, None]] = {}
-    for row in run.rows:
-        versions = row.get("versions") if isinstance(row.get("versions"), dict) else {}
-        environment = row.get("environment") if isinstance(row.get("environment"), dict) else {}
-        parts = {f"{row['system']}: {k}": v for k, v in versions.items()} if versions else {}
-        for name, value in (environment | parts).items():
-            if name not in ("commit", "dirty", "load_average", "clock_mhz"):
-                seen.setdefault(name, {})[_fact(value)] = None
-        for name in ("load_average", "clock_mhz"):  # these move from row to row: the first one
-            if name in environment:
-                seen.setdefault(name, {_fact(environment[name]): None})
-        for name in ("timer", "threads", "device", "container_digest"):
-            if row.get(name) not in (None, ""):
-                seen.setdefault(name, {})[_fact(row[name])] = None
-    return [(name.replace("_", " "), "; ".join(values)) for name, values in seen.items()]
-
-
-def _fact(value: object) -> str:
-    if isinstance(value, dict):
-        shown = (f"{k} {_fact(v)}" for k, v in value.items())
-        return ", ".join(shown) or "none"
-    if isinstance(value, list):
-        return "; ".join(map(_fact, value)) or "none"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return "unknown" if value is None else str(value)
 
 
 def _grid(name: str, table: pd.DataFrame) -> dict:
@@ -259,7 +198,7 @@ def _cell(value: object, how: str) -> str:
         or isinstance(value, float)
         and value != value
     ):
-        return "" if how == "reason" else _NONE
+        return "" if how == "reason" else facts.NONE
     if how in ("word", "reason") or isinstance(value, str):
         return str(value)
     if how == "int":
@@ -278,44 +217,14 @@ def _cell(value: object, how: str) -> str:
 
 
 def _winner(case: Case) -> dict:
-    winner, concrete = case.winner or {}, case.concrete
     shown = {"title": f"{case.workload} {case.config}", "picture": None, "text": "", "problem": ""}
     shown |= {"source": case.source, "lines": len((case.source or "").splitlines())}
-    tried = winner.get("tried")
-    tried = len(winner.get("candidates") or []) if tried is None else tried
-    facts = [("Candidates", f"{tried} tried, {winner.get('passed', _NONE)} passed")]
-    causes = winner.get("causes") or {}
-    if causes:
-        facts.append(("Rejected", ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items()))))
-    if concrete is None:
-        shown["problem"] = f"No winner: {winner.get('reason') or 'no reason given'}"
-        return shown | {"facts": facts}
-    for number, sizes in enumerate(concrete.get("sizes") or []):
-        text_ = ", ".join(f"d_{par} = {size}" for par, size in sizes.items()) or "none"
-        facts.append((f"Parameters of kernel {number}", text_))
-    options = concrete.get("options") or {}
-    facts += [
-        ("Options", ", ".join(f"{k} = {v}" for k, v in options.items()) or "none"),
-        ("Graph", str(winner.get("graph_id") or _NONE)),
-        ("Verdict of the gate", _verdict(winner)),
-        ("Source sha256", str(winner.get("source_sha256") or _NONE)),
-        ("Compiled with", _command(winner.get("compile_command"))),
-    ]
+    shown["facts"] = facts.winner(case)
+    if case.concrete is None:
+        return shown | {"problem": f"No winner: {case.winner.get('reason') or 'no reason given'}"}
     try:
-        graph, program = SGraph.from_json(concrete["graph"]), program_from_json(concrete["program"])
-        shown |= {"picture": Markup(svg(graph, program)), "text": text(graph, program)}
+        graph = SGraph.from_json(case.concrete["graph"])
+        program = program_from_json(case.concrete["program"])
+        return shown | {"picture": Markup(svg(graph, program)), "text": text(graph, program)}
     except (KeyError, PrismError) as error:
-        shown["problem"] = f"The winning graph cannot be shown: {error}"
-    return shown | {"facts": facts}
-
-
-def _verdict(winner: dict) -> str:
-    parts = [str(winner.get("verdict") or _NONE)]
-    for name in ("error", "bound"):
-        if winner.get(name) is not None:
-            parts.append(f"{name}: {_fact(winner[name])}")
-    return "; ".join(parts)
-
-
-def _command(command: object) -> str:
-    return " ".join(map(str, command)) if isinstance(command, list) else str(command or _NONE)
+        return shown | {"problem": f"The winning graph cannot be shown: {error}"}

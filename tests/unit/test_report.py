@@ -35,6 +35,7 @@ ALL_CASES = {
 ENVIRONMENT = {
     "cpu": "Testing CPU",
     "cores_available": 2,
+    "memory_bytes": 2 << 30,
     "load_average": [0.5, 0.4, 0.3],
     "versions": {"torch": "2.13.0", "compiler": "g++ (Debian) 12.2.0"},
 }
@@ -261,6 +262,8 @@ def test_page_is_self_contained_and_holds_everything(tmp_path):
     assert page.count("Generated source") == 10 and "a&lt;b &amp;&amp; c&gt;d" in page
     assert "d_x = 64" in page and "%2 = matmul %0 %1 over d" in page
     assert "not complete" not in page
+    assert "<th scope=\"row\">memory</th><td>2 GiB</td>" in page
+    assert page.count("version of torch") == 1 and "2.13.0" in page
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'href="#([^"]+)"', page)) <= set(ids)

@@ -1,0 +1,110 @@
+"""What a report says of its run in words: when, where, with which versions, by whose winner."""
+
+from __future__ import annotations
+
+from prism.report.run import Case, Run
+
+NONE = "–"
+_MOVING = ("load_average", "clock_mhz")  # differ from row to row: the first one is shown
+_OWN_PLACE = ("commit", "dirty", "versions")
+
+
+def ran(run: Run) -> list[tuple[str, str]]:
+    """Name and value of what ran: suite, device, overrides, dates, commit, configuration hashes."""
+    suite, device = run.config.get("suite"), run.config.get("device")
+    commits = [
+        f"{row['commit']}{' (with uncommitted changes)' if row.get('dirty') else ''}"
+        for row in run.rows
+        if row.get("commit")
+    ]
+    dates = sorted(str(row["measured_at"]) for row in run.rows if row.get("measured_at"))
+    passed = sum(row["status"] == "ok" for row in run.rows)
+    hashes = {
+        case.name: str(row["config_hash"])
+        for case in run.cases
+        for row in case.rows
+        if row.get("config_hash")
+    }
+    facts = [
+        ("Suite", suite.get("name") if isinstance(suite, dict) else suite),
+        ("Device", device.get("name") if isinstance(device, dict) else device),
+        ("Overrides", " ".join(map(str, run.config.get("overrides") or [])) or "none"),
+        ("Workloads", ", ".join(run.workloads)),
+        ("Configurations", str(len(run.cases))),
+        ("Rows", f"{len(run.rows)}, of which {passed} passed"),
+        ("Measured", " to ".join(dict.fromkeys(dates[:1] + dates[-1:]))),
+        ("Commit", "; ".join(dict.fromkeys(commits))),
+        ("Configuration hashes", ", ".join(f"{h} ({name})" for name, h in hashes.items())),
+    ]
+    return [(name, str(value or NONE)) for name, value in facts]
+
+
+def environment(run: Run) -> list[tuple[str, str]]:
+    """What the rows record of their machine; where rows differ, every value."""
+    seen: dict[str, dict[str, None]] = {}
+    libraries: dict[str, dict[str, str]] = {}
+    for row in run.rows:
+        inside = row.get("environment") if isinstance(row.get("environment"), dict) else {}
+        for name, value in inside.items():
+            if name not in _OWN_PLACE and not (name in _MOVING and name in seen):
+                seen.setdefault(name, {})[fact(value, name)] = None
+        for name in ("timer", "threads", "device", "container_digest"):
+            if row.get(name) not in (None, ""):
+                seen.setdefault(name, {})[fact(row[name])] = None
+        for versions in (inside.get("versions"), row.get("versions")):
+            for name, value in (versions if isinstance(versions, dict) else {}).items():
+                shown = "not installed" if value is None else str(value)
+                libraries.setdefault(name, {})[row["system"]] = shown
+    facts = [(_name(name), "; ".join(values)) for name, values in seen.items()]
+    for name, by_system in libraries.items():
+        values = dict.fromkeys(by_system.values())
+        each = (f"{value} ({system})" for system, value in by_system.items())
+        facts.append(
+            (f"version of {name}", next(iter(values)) if len(values) == 1 else "; ".join(each))
+        )
+    return facts
+
+
+def winner(case: Case) -> list[tuple[str, str]]:
+    """How a case's winner was found, its parameters, and how it was checked and built."""
+    data, concrete = case.winner or {}, case.concrete
+    tried = data.get("tried")
+    tried = len(data.get("candidates") or []) if tried is None else tried
+    facts = [("Candidates", f"{tried} tried, {data.get('passed', NONE)} passed")]
+    causes = data.get("causes") or {}
+    if causes:
+        facts.append(("Rejected", ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items()))))
+    if concrete is None:
+        return facts
+    for number, sizes in enumerate(concrete.get("sizes") or []):
+        shown = ", ".join(f"d_{par} = {size}" for par, size in sizes.items()) or "none"
+        facts.append((f"Parameters of kernel {number}", shown))
+    options = concrete.get("options") or {}
+    verdict = [str(data.get("verdict") or NONE)]
+    verdict += [f"{k}: {fact(data[k])}" for k in ("error", "bound") if data.get(k) is not None]
+    command = data.get("compile_command")
+    return facts + [
+        ("Options", ", ".join(f"{k} = {v}" for k, v in options.items()) or "none"),
+        ("Graph", str(data.get("graph_id") or NONE)),
+        ("Verdict of the gate", "; ".join(verdict)),
+        ("Source sha256", str(data.get("source_sha256") or NONE)),
+        ("Compiled with", " ".join(map(str, command)) if isinstance(command, list) else NONE),
+    ]
+
+
+def fact(value: object, name: str = "") -> str:
+    """A recorded value in words; `..._bytes` in binary units."""
+    if isinstance(value, dict):
+        return ", ".join(f"{_name(k)} {fact(v, k)}" for k, v in value.items()) or "none"
+    if isinstance(value, list):
+        return "; ".join(map(fact, value)) or "none"
+    if name.endswith("_bytes") and isinstance(value, int):
+        unit = next((u for u in (30, 20, 10) if value >= 1 << u), 0)
+        return f"{value / (1 << unit):.4g} {({30: 'GiB', 20: 'MiB', 10: 'KiB', 0: 'bytes'})[unit]}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "unknown" if value is None else str(value)
+
+
+def _name(name: str) -> str:
+    return str(name).removesuffix("_bytes").replace("_", " ")
