@@ -1,0 +1,76 @@
+"""What the plots show of small tables: a missing value is neither a zero nor a bar."""
+
+import pandas as pd
+from matplotlib.container import BarContainer
+
+from prism.report import plots
+
+CASES = [("rmsnorm", "d=4096,n=8"), ("mine", "n=4")]
+
+
+def kernel_table(ratios: dict[str, list]) -> pd.DataFrame:
+    records = [
+        {"workload": w, "config": c, "system": system, "ratio_to_best_baseline": value}
+        | {"published_prism_vs_mirage": 1.2 if (system, w) == ("prism", "rmsnorm") else None}
+        for system, values in ratios.items()
+        for (w, c), value in zip(CASES, values, strict=True)
+    ]
+    frame = pd.DataFrame(records)
+    return frame.astype({"ratio_to_best_baseline": float, "published_prism_vs_mirage": float})
+
+
+def labels(figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_failed_cell_is_a_cross_and_not_a_bar():
+    table = kernel_table({"prism": [1.5, None], "eager": [1.0, 1.0], "read": [2.0, None]})
+    figure = plots._relative(table)
+    (ax,) = figure.axes
+    bars = [c for c in ax.containers if isinstance(c, BarContainer)]
+    assert [[bar.get_height() for bar in c] for c in bars] == [[1.5], [1.0, 1.0]]
+    crosses = [line for line in ax.lines if line.get_marker() == "x"]
+    assert len(crosses) == 1 and len(crosses[0].get_xdata()) == 1
+    (hollow,) = [line for line in ax.lines if line.get_marker() == "D"]
+    assert list(hollow.get_ydata()) == [1.2] and hollow.get_markerfacecolor() == "white"
+    assert "published: Prism over Mirage, on A100" in labels(figure)
+    assert "only reading the inputs" in labels(figure)
+
+
+def test_stages_are_stacked_on_each_other():
+    records = [
+        {"workload": w, "config": c, "system": "prism", "search_s": 1.0, "compile_s": 2.0}
+        | {"tune_s": tune, "total_s": 3.0 + tune, "published_prism_s": published}
+        for (w, c), tune, published in zip(CASES, [4.0, 5.0], ["135", ""], strict=True)
+    ]
+    (ax,) = plots._optimization(pd.DataFrame(records)).axes
+    tops = {round(bar.get_y() + bar.get_height(), 6) for c in ax.containers for bar in c}
+    assert tops == {1.0, 3.0, 7.0, 8.0}
+    assert [t.get_text() for t in ax.get_xticklabels()] == [
+        "rmsnorm\nd=4096,n=8\npublished:\n135 s",
+        "mine\nn=4",
+    ]
+
+
+def test_published_marks_keep_limits_apart_from_values():
+    table = pd.DataFrame(
+        {
+            "workload": ["rmsnorm", "rmsnorm_mlp", "mine"],
+            "seconds_total": [0.5, None, 2.0],
+            "published_prism_s": [0.3, 871.0, None],
+            "published_mirage_s": ["11.6; 13.0", ">3600; >3600", ""],
+        }
+    )
+    figure = plots._search(table)
+    (ax,) = figure.axes
+    marks = {line.get_marker(): list(line.get_ydata()) for line in ax.lines}
+    assert marks["s"] == [0.5, 2.0]
+    assert marks["D"] == [0.3, 871.0] and marks["o"] == [11.6, 13.0] and marks["^"] == [3600, 3600]
+    assert len(marks["x"]) == 1 and "not measured" in labels(figure)
+
+
+def test_a_plot_without_measured_values_is_left_out():
+    assert plots._relative(kernel_table({"prism": [None, None]})) is None
+    empty = pd.DataFrame({"workload": ["a"], "graphs": [None]})
+    empty = empty.assign(published_prism=[9], published_mirage=["1; 8"])
+    assert plots._graphs(empty) is None
