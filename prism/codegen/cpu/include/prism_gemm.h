@@ -1,7 +1,7 @@
 // Matrix product of tiles with fp32 accumulation.
 //
 // Two loops share the steps below: `stream` for a B whose rows are contiguous along n (lanes are
-// columns of C) and `dots` for a B that is contiguous along k (lanes are summed at the end).
+// columns of C) and `dots` for a B that is contiguous along k (lanes are rows of C and steps of k).
 // Other strides go through small copies. Nothing is skipped for being zero, so NaN and infinity
 // propagate as in IEEE arithmetic; what a partial vector reads beyond an edge is never stored.
 #pragma once
@@ -19,14 +19,11 @@ struct FloatStep {
   using Lanes = vec;                  // B's elements for one vector of C
   static constexpr int kRows = 1;     // rows of B per step
   static constexpr int kGroup = 1;    // vectors of C loaded together
-  static constexpr int kDepth = W;    // elements along k in one vector of `dots`
   static void rows(const TB* b, long, bool, Lanes* x) { x[0] = load(b); }
   static void rows_part(const TB* b, long, bool, long n, Lanes* x) { x[0] = load_part(b, n); }
   static Lanes broadcast(const float* a) { return *a - vec{}; }
-  template <class T>
-  static Lanes along(const T* p) { return load(p); }
-  template <class T>
-  static Lanes along_part(const T* p, long n) { return load_part(p, n); }
+  template <int G>
+  static Lanes repeated(const TB* p) { return load_repeated<G>(p); }
   static vec add(vec c, Lanes a, Lanes b) { return c + a * b; }
 };
 
@@ -39,7 +36,6 @@ struct PairStep {
   using Lanes = __m512i;
   static constexpr int kRows = 2;
   static constexpr int kGroup = 2;
-  static constexpr int kDepth = 32;
   static void interleave(__m512i first, __m512i second, Lanes* x) {
     const __m512i even = _mm512_set1_epi32(0x00200000);
     const __m512i lane = _mm512_set_epi32(0xf000f, 0xe000e, 0xd000d, 0xc000c, 0xb000b, 0xa000a,
@@ -64,10 +60,8 @@ struct PairStep {
     std::memcpy(&pair, a, sizeof pair);
     return _mm512_set1_epi32(pair);
   }
-  static Lanes along(const bf16* p) { return _mm512_loadu_si512(p); }
-  static Lanes along_part(const bf16* p, long n) {
-    return _mm512_maskz_loadu_epi16(mask_of(n), p);
-  }
+  template <int G>
+  static Lanes repeated(const bf16* p) { return splat64<4 * G>(p); }
   static vec add(vec c, Lanes a, Lanes b) {
     return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
   }
@@ -93,7 +87,7 @@ constexpr int kPanelRows = W == 16 ? 8 : 4;  // rows of C in registers
 constexpr int kRowsOfA = 32;                 // rows of A packed together
 constexpr int kDepth = 64;            // rows of B in one pass of `stream`, at most
 constexpr long kColumns = 2048;       // columns of one pass
-constexpr int kDotDepth = 512;      // elements along k in one pass of `dots`
+constexpr long kAheadBytes = 8192;    // prefetch distance of `dots`
 
 // Vectors of C in registers beside one another: accumulators that fit the register file.
 constexpr int panel_vectors(int rows) {
@@ -319,81 +313,100 @@ void stream(long M, long N, long K, const TA* a, long a_row, long a_k, const TB*
   }
 }
 
-// MR rows of A by W / MR rows of B; rows beyond `rows` and `columns` repeat the last one.
+// MR rows of A by W rows of B, k contiguous: a lane of an accumulator is one row of A and one of
+// G = W / MR neighbouring steps along k, so that a vector of A (as laid out by `pack_dots`) meets
+// G steps of a row of B, repeated MR times.
 template <class Step, class TB, int MR>
-void dot_panel(const typename Step::Packed* a, long a_row, const TB* b, long b_col, long k,
-               float* c, long c_row, long rows, long columns, bool accumulate, bool ahead) {
-  constexpr int NR = W / MR;
-  constexpr long D = Step::kDepth;
-  const typename Step::Packed* pa[MR];
-  const TB* pb[NR];
-  for (int r = 0; r < MR; ++r) pa[r] = a + (r < rows ? r : rows - 1) * a_row;
-  for (int j = 0; j < NR; ++j) pb[j] = b + (j < columns ? j : columns - 1) * b_col;
+void dot_panel(const typename Step::Lanes* a, const TB* b, long b_col, long k, float* c, long c_row,
+               long rows, bool accumulate, long ahead) {
+  constexpr int G = W / MR, E = G * Step::kRows;
+  constexpr long size = sizeof(TB);
+  constexpr int lines_a_step = W * E * size < 64 ? 1 : W * E * size / 64;
+  Lines lines{reinterpret_cast<uintptr_t>(b) + static_cast<uintptr_t>(ahead), 0, k * size,
+              b_col * size};
   vec acc[W];
-  for (int i = 0; i < W; ++i) acc[i] = vec{};
+  for (int j = 0; j < W; ++j) acc[j] = vec{};
   long i = 0;
-  for (; i + D <= k; i += D) {
-    typename Step::Lanes x[MR];
-#pragma GCC unroll 4
-    for (int r = 0; r < MR; ++r) x[r] = Step::along(pa[r] + i);
+  for (; i + E <= k; i += E, ++a) {
 #pragma GCC unroll 16
-    for (int j = 0; j < NR; ++j) {
-      const auto y = Step::along(pb[j] + i);
-      if (ahead) prefetch(reinterpret_cast<uintptr_t>(pb[j] + i) + NR * b_col * sizeof(TB));
+    for (int line = 0; line < lines_a_step; ++line) lines.prefetch_next();
 #pragma GCC unroll 4
-      for (int r = 0; r < MR; ++r) acc[r * NR + j] = Step::add(acc[r * NR + j], x[r], y);
+    for (int j = 0; j < W; j += 4) {
+      const TB* row = b + i + j * b_col;
+      acc[j] = Step::add(acc[j], *a, Step::template repeated<G>(row));
+      acc[j + 1] = Step::add(acc[j + 1], *a, Step::template repeated<G>(row + b_col));
+      acc[j + 2] = Step::add(acc[j + 2], *a, Step::template repeated<G>(row + 2 * b_col));
+      acc[j + 3] = Step::add(acc[j + 3], *a, Step::template repeated<G>(row + 3 * b_col));
     }
   }
   if (i < k) {
-#pragma GCC unroll 16
-    for (int j = 0; j < NR; ++j) {
-      const auto y = Step::along_part(pb[j] + i, k - i);
-#pragma GCC unroll 4
-      for (int r = 0; r < MR; ++r) {
-        acc[r * NR + j] = Step::add(acc[r * NR + j], Step::along_part(pa[r] + i, k - i), y);
-      }
+    for (int j = 0; j < W; ++j) {
+      TB last[E] = {};
+      std::memcpy(last, b + i + j * b_col, static_cast<size_t>(k - i) * sizeof(TB));
+      acc[j] = Step::add(acc[j], *a, Step::template repeated<G>(last));
     }
   }
-  const vec total = sum_lanes(acc);
-  float out[W];
-  store(out, total);
-  for (int r = 0; r < MR && r < rows; ++r) {
+  transpose(acc);
+#pragma GCC unroll 16
+  for (int r = 0; r < MR; ++r) {
+    if (r >= rows) break;
+    vec total = acc[r * G];
+    for (int g = 1; g < G; ++g) total += acc[r * G + g];
     float* p = c + r * c_row;
-    for (int j = 0; j < NR && j < columns; ++j) {
-      p[j] = (accumulate ? p[j] : 0.0f) + out[r * NR + j];
+    store(p, accumulate ? load(p) + total : total);
+  }
+}
+
+// MR rows of A for all of N, a multiple of W.
+template <class Step, class TA, class TB, int MR>
+void dot_panels(long rows, long N, long K, const TA* a, long a_row, long a_k, const TB* b,
+                long b_col, float* c, long c_row, bool accumulate) {
+  using Packed = typename Step::Packed;
+  constexpr int E = W / MR * Step::kRows;
+  constexpr long size = sizeof(TB), kSteps = 256, kPass = kSteps * E;
+  alignas(64) typename Step::Lanes lanes[kSteps];
+  Packed row[kPass + 1];
+  for (long k0 = 0; k0 < K; k0 += kPass) {
+    const long k = K - k0 < kPass ? K - k0 : kPass;
+    std::memset(static_cast<void*>(lanes), 0, sizeof lanes);
+    for (long m = 0; m < rows; ++m) {
+      pack(1, 1, k, a + m * a_row + k0 * a_k, a_row, a_k, row, 0);
+      for (long i = 0; i < k; i += E) {
+        std::memcpy(reinterpret_cast<Packed*>(lanes + i / E) + m * E, row + i,
+                    static_cast<size_t>(k - i < E ? k - i : E) * sizeof(Packed));
+      }
+    }
+    // Several KiB ahead: the rows after this tile, more of them if they are short.
+    const long bytes = k * size, most = (kAheadBytes / bytes + W - 1) / W * W;
+    const long ahead = (most > W ? most : W) * b_col * size;
+    for (long n = 0; n < N; n += W) {
+      dot_panel<Step, TB, MR>(lanes, b + n * b_col + k0, b_col, k, c + n, c_row, rows,
+                              accumulate || k0 > 0, ahead);
     }
   }
 }
 
-// b_k == 1 and c_col == 1.
+// b_k == 1, c_col == 1 and N a multiple of W.
 template <class Step, class TA, class TB>
 void dots(long M, long N, long K, const TA* a, long a_row, long a_k, const TB* b, long b_col,
           float* c, long c_row, bool accumulate) {
-  alignas(64) typename Step::Packed packed[kRowsOfA * kDotDepth];
-  for (long m0 = 0; m0 < M; m0 += kRowsOfA) {
-    const long rows = M - m0 < kRowsOfA ? M - m0 : kRowsOfA;
-    for (long k0 = 0; k0 < K; k0 += kDotDepth) {
-      const long k = K - k0 < kDotDepth ? K - k0 : kDotDepth;
-      pack(rows, rows, k, a + m0 * a_row + k0 * a_k, a_row, a_k, packed, kDotDepth);
-      const bool add = accumulate || k0 > 0;
-      const long tile = rows > 2 ? W / 4 : rows > 1 ? W / 2 : W;
-      for (long n = 0; n < N; n += tile) {
-        const TB* pb = b + n * b_col + k0;
-        const long columns = N - n < tile ? N - n : tile;
-        if (rows == 1) {
-          dot_panel<Step, TB, 1>(packed, kDotDepth, pb, b_col, k, c + m0 * c_row + n, c_row, 1,
-                                 columns, add, true);
-        } else if (rows == 2) {
-          dot_panel<Step, TB, 2>(packed, kDotDepth, pb, b_col, k, c + m0 * c_row + n, c_row, 2,
-                                 columns, add, true);
-        } else {
-          for (long m = 0; m < rows; m += 4) {
-            dot_panel<Step, TB, 4>(packed + m * kDotDepth, kDotDepth, pb, b_col, k,
-                                   c + (m0 + m) * c_row + n, c_row, rows - m < 4 ? rows - m : 4,
-                                   columns, add, m == 0);
-          }
-        }
-      }
+  for (long m = 0; m < M; m += W) {
+    const long rows = M - m < W ? M - m : W;
+    const auto call = [&](auto size) {
+      constexpr int MR = decltype(size)::value;
+      dot_panels<Step, TA, TB, MR>(rows, N, K, a + m * a_row, a_row, a_k, b, b_col, c + m * c_row,
+                                   c_row, accumulate);
+    };
+    if (rows == 1) {
+      call(std::integral_constant<int, 1>{});
+    } else if (rows == 2) {
+      call(std::integral_constant<int, 2>{});
+    } else if (rows <= 4) {
+      call(std::integral_constant<int, 4>{});
+    } else if (rows <= 8) {
+      call(std::integral_constant<int, W < 8 ? W : 8>{});
+    } else {
+      call(std::integral_constant<int, W>{});
     }
   }
 }
@@ -441,8 +454,13 @@ void gemm(long M, long N, long K, const TA* a, long a_row, long a_k, const TB* b
     }
   } else if (b_col == 1 && (c_col == 1 || N == 1)) {
     stream<Step>(M, N, K, a, a_row, a_k, b, b_k, c, c_row, accumulate);
-  } else if (b_k == 1 && (c_col == 1 || N == 1)) {
-    dots<Step>(M, N, K, a, a_row, a_k, b, b_col, c, c_row, accumulate);
+  } else if (b_k == 1 && c_col == 1 && N >= W) {
+    const long whole = N / W * W;
+    dots<Step>(M, whole, K, a, a_row, a_k, b, b_col, c, c_row, accumulate);
+    if (whole < N) {
+      strided<Step>(M, N - whole, K, a, a_row, a_k, b + whole * b_col, b_k, b_col, c + whole,
+                    c_row, c_col, accumulate);
+    }
   } else {
     strided<Step>(M, N, K, a, a_row, a_k, b, b_k, b_col, c, c_row, c_col, accumulate);
   }

@@ -79,33 +79,107 @@ inline vec load_part(const fp16* p, long n) {
 }
 #endif
 
-// Lane i of the result is the sum of the lanes of x[i].
-inline vec sum_lanes(const vec (&x)[W]) {
-#if defined(PRISM_AVX512)
-  vec q[4];
-  for (int i = 0; i < 4; ++i) {
-    const vec lo = _mm512_unpacklo_ps(x[4 * i], x[4 * i + 1]) +
-                   _mm512_unpackhi_ps(x[4 * i], x[4 * i + 1]);
-    const vec hi = _mm512_unpacklo_ps(x[4 * i + 2], x[4 * i + 3]) +
-                   _mm512_unpackhi_ps(x[4 * i + 2], x[4 * i + 3]);
-    q[i] = _mm512_shuffle_ps(lo, hi, 0x44) + _mm512_shuffle_ps(lo, hi, 0xee);
+#if defined(PRISM_AVX512) || defined(PRISM_AVX2)
+// S bytes, repeated to fill a register.
+template <int S>
+inline __m256i splat32(const void* p) {
+  if constexpr (S == 32) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+  } else if constexpr (S == 16) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  } else if constexpr (S == 8) {
+    long long bits;
+    std::memcpy(&bits, p, sizeof bits);
+    return _mm256_set1_epi64x(bits);
+  } else if constexpr (S == 4) {
+    int bits;
+    std::memcpy(&bits, p, sizeof bits);
+    return _mm256_set1_epi32(bits);
+  } else {
+    short bits;
+    std::memcpy(&bits, p, sizeof bits);
+    return _mm256_set1_epi16(bits);
   }
-  const vec lo = _mm512_shuffle_f32x4(q[0], q[1], 0x88) + _mm512_shuffle_f32x4(q[0], q[1], 0xdd);
-  const vec hi = _mm512_shuffle_f32x4(q[2], q[3], 0x88) + _mm512_shuffle_f32x4(q[2], q[3], 0xdd);
-  return _mm512_shuffle_f32x4(lo, hi, 0x88) + _mm512_shuffle_f32x4(lo, hi, 0xdd);
-#elif defined(PRISM_AVX2)
-  vec q[2];
-  for (int i = 0; i < 2; ++i) {
-    const vec lo = _mm256_hadd_ps(x[4 * i], x[4 * i + 1]);
-    const vec hi = _mm256_hadd_ps(x[4 * i + 2], x[4 * i + 3]);
-    q[i] = _mm256_hadd_ps(lo, hi);
-  }
-  return _mm256_permute2f128_ps(q[0], q[1], 0x20) + _mm256_permute2f128_ps(q[0], q[1], 0x31);
-#else
-  vec total;
-  for (int i = 0; i < W; ++i) total[i] = (x[i][0] + x[i][1]) + (x[i][2] + x[i][3]);
-  return total;
+}
 #endif
+
+#if defined(PRISM_AVX512)
+template <int S>
+inline __m512i splat64(const void* p) {
+  if constexpr (S == 64) {
+    return _mm512_loadu_si512(p);
+  } else if constexpr (S == 32) {
+    return _mm512_maskz_broadcast_i64x4(0xff,
+                                        _mm256_loadu_si256(static_cast<const __m256i*>(p)));
+  } else if constexpr (S == 16) {
+    return _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128(static_cast<const __m128i*>(p)));
+  } else if constexpr (S == 8) {
+    long long bits;
+    std::memcpy(&bits, p, sizeof bits);
+    return _mm512_set1_epi64(bits);
+  } else {
+    int bits;
+    std::memcpy(&bits, p, sizeof bits);
+    return _mm512_set1_epi32(bits);
+  }
+}
+#endif
+
+// p[0 .. G-1], repeated to fill a vector.
+template <int G, class T>
+inline vec load_repeated(const T* p) {
+#if defined(PRISM_AVX512)
+  if constexpr (sizeof(T) == 4) {
+    return _mm512_castsi512_ps(splat64<4 * G>(p));
+  } else {
+    const __m256i bits = splat32<2 * G>(p);
+    return load(reinterpret_cast<const T*>(&bits));
+  }
+#elif defined(PRISM_AVX2)
+  if constexpr (sizeof(T) == 4) {
+    return _mm256_castsi256_ps(splat32<4 * G>(p));
+  } else {
+    const __m128i bits = _mm256_castsi256_si128(splat32<2 * G>(p));
+    return load(reinterpret_cast<const T*>(&bits));
+  }
+#else
+  vec x;
+  for (int i = 0; i < W; ++i) x[i] = to_float(p[i % G]);
+  return x;
+#endif
+}
+
+// The first and the second half of x0 y0 x1 y1 ...
+inline void zip(vec x, vec y, vec* first, vec* second) {
+#if defined(PRISM_AVX512)
+  const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  *first = _mm512_permutex2var_ps(x, low, y);
+  *second = _mm512_permutex2var_ps(x, high, y);
+#elif defined(PRISM_AVX2)
+  const __m256 low = _mm256_unpacklo_ps(x, y), high = _mm256_unpackhi_ps(x, y);
+  *first = _mm256_permute2f128_ps(low, high, 0x20);
+  *second = _mm256_permute2f128_ps(low, high, 0x31);
+#else
+  for (int i = 0; i < W / 2; ++i) {
+    (*first)[2 * i] = x[i];
+    (*first)[2 * i + 1] = y[i];
+    (*second)[2 * i] = x[W / 2 + i];
+    (*second)[2 * i + 1] = y[W / 2 + i];
+  }
+#endif
+}
+
+// Zipping the first half of the vectors with the second log2(W) times transposes them.
+__attribute__((always_inline)) inline void transpose(vec (&x)[W]) {
+  vec y[W];
+#pragma GCC unroll 4
+  for (int level = 1; level < W; level *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < W / 2; ++i) zip(x[i], x[i + W / 2], &y[2 * i], &y[2 * i + 1]);
+#pragma GCC unroll 16
+    for (int i = 0; i < W; ++i) x[i] = y[i];
+  }
 }
 
 }  // namespace prism
