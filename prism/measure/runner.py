@@ -14,12 +14,15 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from prism.errors import PrismError
 from prism.measure.baseline import BaselineSpec, Unavailable, load_adapter
 from prism.measure.children import die_with_parent
-from prism.measure.gate import Gate, Verdict, worst
+from prism.measure.freshness import stale_input
+from prism.measure.gate import Gate, Outputs, Verdict, worst
 from prism.measure.inputs import Case, Rotation
 from prism.measure.library import TIMER, Call, Library, gate_library, time_calls
 
@@ -40,9 +43,17 @@ class LibrarySystem:
         """Gates the library that will be timed."""
         verdict = None
         if self.gated:
-            verdict = gate_library(self.library, Gate(self.case), self.rotation)
+            gate = Gate(self.case)
+            verdict = gate_library(self.library, gate, self.rotation)
+            if verdict.passed and (reason := stale_input(gate, self._run)):
+                verdict = replace(verdict, status="FAILED", reason=reason)
         self.calls = self.library.rotating_calls(self.case, self.rotation)
         return {"verdict": verdict and verdict.to_json(), "versions": {}, "compile_seconds": None}
+
+    def _run(self, inputs):
+        outputs = Outputs(self.case.shapes(), self.case.dtype).arrays
+        self.library.bind(inputs, outputs)()
+        return outputs
 
     def finish(self) -> dict:
         """Nothing to add."""
@@ -75,6 +86,8 @@ class TorchSystem:
         seconds = time.perf_counter() - start
         gate = Gate(self.case)
         verdict = worst([self._check(gate, call, i) for i in range(GATE_RUNS)])
+        if verdict.passed and (reason := stale_input(gate, partial(self._run, call))):
+            verdict = replace(verdict, status="FAILED", reason=reason)
         self.calls: list[Call] = [lambda t=tensors: call(t) for tensors in self.tensors]
         for number in range(min(3, len(self.calls))):
             self.calls[number]()
@@ -86,17 +99,19 @@ class TorchSystem:
             "compile_seconds": seconds,
         }
 
-    def _check(self, gate: Gate, call, number: int) -> Verdict:
-        """One run; its inputs must be as they were, its outputs new memory of the right shape."""
-        from prism.measure.torch_program import from_torch
+    def _run(self, call, inputs) -> dict:
+        from prism.measure.torch_program import from_torch, to_torch
 
-        number %= len(self.tensors)
-        outputs = call(self.tensors[number])
+        outputs = call({name: to_torch(array, self.case.dtype) for name, array in inputs.items()})
         names = list(self.case.shapes())
         if len(outputs) != len(names):
             raise PrismError(f"{len(outputs)} outputs instead of {len(names)}")
-        arrays = {n: from_torch(o) for n, o in zip(names, outputs, strict=True)}
-        verdict = gate.check(arrays)
+        return {n: from_torch(o) for n, o in zip(names, outputs, strict=True)}
+
+    def _check(self, gate: Gate, call, number: int) -> Verdict:
+        """One run; its inputs must be as they were."""
+        number %= len(self.rotation.sets)
+        verdict = gate.check(self._run(call, self.rotation.sets[number]))
         for name, original in self.case.inputs().items():
             if self.rotation.sets[number][name].tobytes() != original.tobytes():
                 reason = f"input {name}: overwritten"

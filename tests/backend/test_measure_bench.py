@@ -176,16 +176,26 @@ def test_a_system_that_hangs_while_preparing_is_stopped(tmp_path):
     assert found["read"]["status"] == "ok"
 
 
-def test_replayed_outputs_are_faster_than_reading_and_suspect(tmp_path):
+def test_replayed_outputs_are_caught(tmp_path):
     body = (
         "    def prepare(self, p, x):\n        kept = [t * 3 for t in x.values()]\n"
         "        return lambda t: kept\n"
     )
     spec = adapter(tmp_path, "replays", body)
-    rows = bench(
-        program(1024, 4096), None, [spec], settings(), tmp_path / "rows.jsonl", {"config": ""}
-    )
+    rows = bench(program(), None, [spec], settings(), tmp_path / "rows.jsonl", {})
     row = by_system(rows)["replays"]
+    assert row["status"] == "failed" and "do not change with input X" in row["reason"]
+
+
+def test_a_time_below_that_of_reading_is_suspect(tmp_path):
+    body = (  # honest until it is timed
+        "    def prepare(self, p, x):\n        self.kept = None\n"
+        "        return lambda t: self.kept or [t['X'] * 3]\n"
+        "    def started(self): self.kept = [torch.zeros(1)]\n"
+    )
+    spec = adapter(tmp_path, "skips", body)
+    rows = bench(program(1024, 4096), None, [spec], settings(), tmp_path / "rows.jsonl", {})
+    row = by_system(rows)["skips"]
     assert row["status"] == "suspect" and "merely reading the inputs" in row["reason"]
     assert row["median_us"] < 0.75 * row["read_us"]
 
