@@ -326,17 +326,31 @@ void dot_panel(const typename Step::Lanes* a, const TB* b, long b_col, long k, f
               b_col * size};
   vec acc[W];
   for (int j = 0; j < W; ++j) acc[j] = vec{};
+  // Rows at a stride of whole pages would evict one another between their uses.
+  constexpr long kCopy = 256 / size, kStride = kCopy + 64 / size;
+  const bool copies = MR > 1 && b_col * size % 2048 == 0;
+  alignas(64) TB copy[W * kStride];
   long i = 0;
-  for (; i + E <= k; i += E, ++a) {
+  while (i + E <= k) {
+    const TB* from = b + i;
+    long stride = b_col, end = k - E + 1;
+    if (copies && i + kCopy <= k) {
+      for (int j = 0; j < W; ++j) std::memcpy(copy + j * kStride, from + j * b_col, 256);
+      from = copy;
+      stride = kStride;
+      end = i + kCopy;
+    }
+    for (; i < end; i += E, from += E, ++a) {
 #pragma GCC unroll 16
-    for (int line = 0; line < lines_a_step; ++line) lines.prefetch_next();
+      for (int line = 0; line < lines_a_step; ++line) lines.prefetch_next();
 #pragma GCC unroll 4
-    for (int j = 0; j < W; j += 4) {
-      const TB* row = b + i + j * b_col;
-      acc[j] = Step::add(acc[j], *a, Step::template repeated<G>(row));
-      acc[j + 1] = Step::add(acc[j + 1], *a, Step::template repeated<G>(row + b_col));
-      acc[j + 2] = Step::add(acc[j + 2], *a, Step::template repeated<G>(row + 2 * b_col));
-      acc[j + 3] = Step::add(acc[j + 3], *a, Step::template repeated<G>(row + 3 * b_col));
+      for (int j = 0; j < W; j += 4) {
+        const TB* row = from + j * stride;
+        acc[j] = Step::add(acc[j], *a, Step::template repeated<G>(row));
+        acc[j + 1] = Step::add(acc[j + 1], *a, Step::template repeated<G>(row + stride));
+        acc[j + 2] = Step::add(acc[j + 2], *a, Step::template repeated<G>(row + 2 * stride));
+        acc[j + 3] = Step::add(acc[j + 3], *a, Step::template repeated<G>(row + 3 * stride));
+      }
     }
   }
   if (i < k) {
@@ -371,10 +385,12 @@ void dot_panels(long rows, long N, long K, const TA* a, long a_row, long a_k, co
     std::memset(static_cast<void*>(lanes), 0, sizeof lanes);
     for (long m = 0; m < rows; ++m) {
       pack(1, 1, k, a + m * a_row + k0 * a_k, a_row, a_k, row, 0);
-      for (long i = 0; i < k; i += E) {
-        std::memcpy(reinterpret_cast<Packed*>(lanes + i / E) + m * E, row + i,
-                    static_cast<size_t>(k - i < E ? k - i : E) * sizeof(Packed));
+      Packed* out = reinterpret_cast<Packed*>(lanes) + m * E;
+      long i = 0;
+      for (; i + E <= k; i += E, out += W * Step::kRows) {
+        std::memcpy(out, row + i, E * sizeof(Packed));
       }
+      std::memcpy(out, row + i, static_cast<size_t>(k - i) * sizeof(Packed));
     }
     // Several KiB ahead: the rows after this tile, more of them if they are short.
     const long bytes = k * size, most = (kAheadBytes / bytes + W - 1) / W * W;
