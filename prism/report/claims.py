@@ -10,6 +10,7 @@ from prism.report.run import PRISM, REFERENCE, Run
 from prism.report.tables import graphs_of
 
 HOLDS, FAILS, NOT_MEASURED = "holds", "does not hold", "not measured here"
+PARTLY = "holds where measured"  # nothing against it, but not all that the claim covers was run
 _COMPILED = "compiled"
 _WORKLOADS = 5
 _CONFIGS = 10
@@ -54,10 +55,16 @@ def _fastest(kernel: pd.DataFrame, ours: pd.DataFrame) -> Claim:
     others = _names(kernel)
     ahead = int((ratios >= 1).sum())
     measured = f"fastest on {ahead} of {len(ours)} measured, against {others}"
+    absent = [name for name in ("tvm", "mirage") if name not in set(kernel.system)]
+    if absent:
+        measured += f" (not run: {', '.join(absent)})"
     if len(ours) > len(ratios):
         measured += f"; {len(ours) - len(ratios)} without a comparable time"
     measured += _of_ten(len(ours))
-    return Claim("7.2", text, measured, HOLDS if ahead == len(ours) else FAILS)
+    if ahead < len(ratios):
+        return Claim("7.2", text, measured, FAILS)
+    whole = len(ratios) == _CONFIGS and not absent
+    return Claim("7.2", text, measured, HOLDS if whole else PARTLY)
 
 
 def _over_compiled(kernel: pd.DataFrame, paper: set) -> Claim:
@@ -103,7 +110,7 @@ def _search_seconds(table: pd.DataFrame) -> Claim:
     within = int((known.seconds_total <= known.published_prism_s).sum())
     measured = f"no slower than published on {within} of {len(known)} workloads: "
     measured += ", ".join(parts) + _of_five(len(known))
-    return Claim("7.4", text, measured, HOLDS if within == len(known) else FAILS)
+    return Claim("7.4", text, measured, _for_workloads(within, len(known)))
 
 
 def _graphs(table: pd.DataFrame) -> Claim:
@@ -116,7 +123,7 @@ def _graphs(table: pd.DataFrame) -> Claim:
     enough = int((known.graphs >= known.published_prism).sum())
     measured = f"at least as many on {enough} of {len(known)} workloads: "
     measured += ", ".join(parts) + _of_five(len(known))
-    return Claim("7.5", text, measured, HOLDS if enough == len(known) else FAILS)
+    return Claim("7.5", text, measured, _for_workloads(enough, len(known)))
 
 
 def _shared_search(run: Run) -> Claim:
@@ -176,6 +183,12 @@ def _names(kernel: pd.DataFrame) -> str:
 
 def _pairs(frame: pd.DataFrame) -> list[tuple[str, str]]:
     return list(zip(frame.workload, frame.config, strict=True))
+
+
+def _for_workloads(holding: int, measured: int) -> str:
+    if holding < measured:
+        return FAILS
+    return HOLDS if measured == _WORKLOADS else PARTLY
 
 
 def _of_ten(count: int) -> str:

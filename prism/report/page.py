@@ -15,7 +15,7 @@ from markupsafe import Markup
 from prism.errors import PrismError
 from prism.program import program_from_json
 from prism.report import facts
-from prism.report.claims import FAILS, HOLDS, Claim
+from prism.report.claims import FAILS, HOLDS, PARTLY, Claim
 from prism.report.run import PRISM, Case, Run
 from prism.sgraph import SGraph
 from prism.sgraph.picture import svg
@@ -123,7 +123,7 @@ def page(
     run: Run, tables: Mapping[str, pd.DataFrame], plots: Mapping[str, str], claims: Iterable[Claim]
 ) -> str:
     """The whole page. Every text that comes from a run is escaped."""
-    kinds = {HOLDS: "holds", FAILS: "fails"}
+    kinds = {HOLDS: "holds", PARTLY: "holds", FAILS: "fails"}
     sections = [
         {
             "id": anchor,

@@ -1,0 +1,135 @@
+"""Synthetic runs for the tests of the report: made-up numbers, never measured ones."""
+
+import csv
+import json
+
+from prism.measure.rows import Row
+from prism.program import Builder, Node, Op, program_to_json
+from prism.sgraph import BlockGraph, Kernel, MapVar, SGraph, make_mapping
+
+CASE = "rmsnorm@d=4096,n=8"
+ALL_CASES = {
+    "rmsnorm@d=4096,n=8": {"d": 4096, "n": 8, "f": 4096},
+    "rmsnorm@d=1024,n=16": {"d": 1024, "n": 16, "f": 1024},
+    "rmsnorm_mlp@d=1024,n=16": {"d": 1024, "n": 16, "f": 1024},
+    "rmsnorm_mlp@d=1024,n=8": {"d": 1024, "n": 8, "f": 1024},
+    "swiglu@d=2048,n=8": {"d": 2048, "n": 8, "f": 2048},
+    "swiglu@d=4096,n=8": {"d": 4096, "n": 8, "f": 4096},
+    "attention@h=1024": {"b": 2, "g": 8, "s": 1, "d": 128, "h": 1024, "e": 128},
+    "attention@h=2048": {"b": 2, "g": 8, "s": 1, "d": 128, "h": 2048, "e": 128},
+    "qk_attention@h=1024": {"b": 2, "g": 8, "s": 1, "d": 128, "h": 1024, "e": 128},
+    "qk_attention@h=2048": {"b": 2, "g": 8, "s": 1, "d": 128, "h": 2048, "e": 128},
+}
+ENVIRONMENT = {
+    "cpu": "Testing CPU",
+    "cores_available": 2,
+    "memory_bytes": 2 << 30,
+    "load_average": [0.5, 0.4, 0.3],
+    "versions": {"torch": "2.13.0", "compiler": "g++ (Debian) 12.2.0"},
+}
+
+
+def graph(loop: str = "d") -> SGraph:
+    """A fused RMSNorm and linear layer; `loop` is the axis that its loop partitions."""
+    x, w = Node(Op.LOAD, (), "X", ("n", "d")), Node(Op.LOAD, (), "W", ("d", "f"))
+    squares = Node(Op.ACCUM, (Node(Op.SUM, (Node(Op.SQUARE, (x,)),), "d"),), "sum")
+    product = Node(Op.ACCUM, (Node(Op.MATMUL, (x, w), "d"),), "sum")
+    root = Node(Op.SQRT, (Node(Op.SHIFT, (Node(Op.SCALE, (squares,), "1 / d"),), "eps"),))
+    save = Node(Op.SAVE, (Node(Op.DIV, (product, root)),), "O")
+    ones = [("W", "f", "x"), ("O", "f", "x"), ("X", loop, "i"), ("W", "d", "i")]
+    mapping = make_mapping(MapVar(*v) for v in ones)
+    return SGraph((Kernel(BlockGraph(("x",), "i", (save,)), mapping),))
+
+
+def program(sizes: dict) -> dict:
+    b = Builder("rmsnorm", sizes={"n": sizes["n"], "d": sizes["d"], "f": sizes["f"]}, dtype="bf16")
+    b.params["eps"] = 1e-5
+    normed = b.rms_norm(b.input("X", "n d"), "d")
+    return program_to_json(b.build(O=b.matmul(normed, b.input("W", "d f"), "d")))
+
+
+def put(path, data) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(data if isinstance(data, str) else json.dumps(data))
+
+
+def row(case: str, system: str, median: float | None, **changes) -> dict:
+    workload, _, config = case.partition("@")
+    made = Row(workload, config, ALL_CASES.get(case, {"n": 4}), "bf16", system)
+    made.environment, made.commit, made.config_hash = ENVIRONMENT, "c0ffee", "abc123"
+    made.measured_at, made.timer, made.threads = "2026-05-01T10:00:00+00:00", "perf_counter", 2
+    made.compile_seconds = 20.0 if system == "compiled" else 0.0
+    if median is None:
+        made.reason = "killed by SIGSEGV"
+    else:
+        made.set_samples([median * f for f in (0.9, 1.0, 1.2)], [median / 2] * 3)
+        made.status, made.verdict = "ok", "n/a" if system == "read" else "PASSED"
+    return made.to_json() | changes
+
+
+def search(workload: str, count: int = 3) -> dict:
+    graphs = [
+        {"id": f"g{i}", "verdict": "PROVED", "reason": "", "kernels": 1 + (i == 0), "operators": 7}
+        | {"graph": {"made up": i}, "text": ""}
+        for i in range(count)
+    ]
+    stages = {s: {"in": 40, "out": 20} for s in ("generate", "map", "refute", "prove")}
+    return {
+        "workload": workload,
+        "seconds": {"generate": 0.01, "map": 0.02, "refute": 0.05, "prove": 0.12, "total": 0.21},
+        "candidates": stages,
+        "ended": "exhausted",
+        "graphs": [*graphs, graphs[0] | {"id": "again"}, {"id": "u", "verdict": "UNKNOWN"}],
+    }
+
+
+def winner(sizes: dict) -> dict:
+    concrete = {
+        "program": program(sizes),
+        "graph": graph().to_json(),
+        "sizes": [{"x": 64, "i": 16}],
+        "options": {"tile": 32},
+    }
+    return {
+        "status": "ok",
+        "concrete": concrete,
+        "graph_id": "g1",
+        "seconds": {"compile": 8.0, "tune": 31.0, "total": 39.0},
+        "candidates": [{"status": "ok"}, {"status": "failed", "cause": "compile"}],
+        "tried": 2,
+        "passed": 1,
+        "causes": {"compile": 1},
+        "verdict": "PASSED",
+        "error": {"max": 1e-3},
+        "source_sha256": "d0d0",
+        "compile_command": ["g++", "-O3"],
+    }
+
+
+def make_run(folder, cases=("rmsnorm@d=4096,n=8",)):
+    """A whole run of `cases`: Prism takes 100 us, eager 180, compiled 150, reading 60."""
+    config = {"suite": {"name": "test", "workloads": []}, "device": {"name": "cpu"}}
+    put(folder / "config.yaml", json.dumps(config | {"cases": dict.fromkeys(cases, "abc123")}))
+    for n, case in enumerate(cases):
+        workload = case.partition("@")[0]
+        put(folder / f"search/{workload}.json", search(workload, 3 + 2 * n))
+        sizes = {"n": 8, "d": 64, "f": 64} | ALL_CASES.get(case, {})
+        put(folder / f"tune/{case}/winner.json", winner(sizes))
+        put(folder / f"tune/{case}/kernel.cpp", "int prism_run() { return a<b && c>d; }\n")
+        scale = 1 + 0.07 * n
+        times = {"prism": 100 * scale**0.5, "eager": 180 * scale, "compiled": 150, "read": 60}
+        rows = [row(case, system, time) for system, time in times.items()]
+        put(folder / f"bench/{case}.jsonl", "".join(json.dumps(r) + "\n" for r in rows))
+    return folder
+
+
+def table(run, name: str) -> list[dict]:
+    with (run / f"tables/{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def change(run, case: str, system: str, **changes) -> None:
+    path = run / f"bench/{case}.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [r | changes if r["system"] == system else r for r in rows]
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
