@@ -130,7 +130,7 @@ class _Lowering:
                 self._accum(node)
             elif node in self.buffered:
                 self._value(node)
-        grid = tuple((p, self.sizes[p]) for p in self.kernel.block.grid)
+        grid = tuple((p, self.sizes[p]) for p in self._grid_order())
         code = {region: tuple(statements) for region, statements in self.code.items()}
         return TileKernel(grid, self._loop(), self.views, self.buffers, **code)
 
@@ -258,7 +258,20 @@ class _Lowering:
         order = [s.axis for s in self._spans_of(widest)]
         return [a for a in node.axes if a not in order] + order
 
-    # The loop -----------------------------------------------------------------------------
+    # The grid and the loop ----------------------------------------------------------------
+
+    def _grid_order(self) -> list[str]:
+        """Grid dimensions, the one that cuts the most memory outermost.
+
+        So neighbouring blocks differ in what is small and find the large tiles in the cache.
+        """
+
+        def cut(par: str) -> int:
+            tensors = (self.tensors[name] for name in self.kernel.reads)
+            mapped = self.kernel.mapping
+            return sum(math.prod(t.shape) for t in tensors if mapped.axis(t.name, par))
+
+        return sorted(self.kernel.block.grid, key=cut, reverse=True)
 
     def _loop(self) -> Loop | None:
         par = self.kernel.block.loop

@@ -18,15 +18,15 @@ from prism.sgraph import Kernel, SGraph
 SCRATCH_BYTES = 8 << 20  # a block's buffers should stay in a core's caches
 MAX_TILES = 1 << 16  # blocks times iterations: beyond, the loops cost more than the work
 _SHORT_AXIS = 64  # longer axes are never cut into tiles of fewer than ...
-_MIN_TILE = 8  # ... this many elements
+_MIN_TILE = 16  # ... this many elements
 _MAX_DRAWS = 100_000  # of points, before a sample gives up on a space with few valid ones
 
 
 def sizes(program: Program, kernel: Kernel) -> dict[str, list[int]]:
     """Values worth trying for each d_p, ascending; every one leaves no chunk empty.
 
-    They come from tile extents 2^k and 3 * 2^k, from powers of two themselves, and 1; so a uniform
-    choice among them is about log-uniform over sizes. A loop that cuts the same axis as a grid
+    They come from tile extents 2^k, from 3 * 2^k where that divides the axis, from powers of two
+    themselves, and 1; so a uniform choice among them is about log-uniform over sizes. A loop that cuts the same axis as a grid
     dimension is limited further by that block's chunk: see `problem`.
     """
     found = {}
@@ -44,8 +44,8 @@ def _proposals(extent: int) -> Iterator[int]:
     while power <= extent:
         yield power
         yield ceil_div(extent, power)
-        if 3 * power <= extent:
-            yield ceil_div(extent, 3 * power)
+        if extent % (3 * power) == 0:
+            yield extent // (3 * power)
         power *= 2
 
 

@@ -43,6 +43,15 @@ def test_a_short_block_runs_fewer_iterations():
     assert kernel.loop.count == 13 and kernel.loop.span.last == 11  # of 13
 
 
+def test_blocks_that_share_the_large_operand_are_neighbours():
+    b = Builder("p", {"n": 4, "d": 64, "f": 96}, "fp32")
+    program = b.build(O=b.matmul(b.input("X", "n d"), b.input("W", "d f"), "d"))
+    product = op(Op.MATMUL, load("X", "n d"), load("W", "d f"), arg="d")
+    mapped = graph(op(Op.SAVE, product, arg="O"), grid="xy", ones="X.n.x O.n.x W.f.y O.f.y")
+    kernel = lower(Concrete(program, mapped, ({"x": 4, "y": 3},))).kernels[0]
+    assert kernel.grid == (("y", 3), ("x", 4))
+
+
 def sum_program(n=6, k=8):
     b = Builder("p", {"n": n, "k": k}, "fp32")
     return b.build(O=b.sum(b.input("X", "n k"), "k"))
