@@ -78,7 +78,7 @@ def _relative(table: pd.DataFrame) -> Figure | None:
         here = set(zip(rows.workload, rows.config, strict=True))
         failed = [(i + offset, 0.04) for i, c in enumerate(cases) if c in here and pd.isna(best[c])]
         if failed:
-            label = None if crossed else "no passing measurement (reason in the table)"
+            label = None if crossed else "no passing measurement to compare (see the table)"
             ax.plot(*_xy(failed), "x", color="#b00020", markersize=8, mew=2, label=label)
             crossed = True
     read = table[(table.system == REFERENCE) & table.ratio_to_best_baseline.notna()]

@@ -167,7 +167,8 @@ def _rows(path: Path, case: Case, problems: list[str]) -> list[dict]:
         if not isinstance(row, dict) or not row.get("system"):
             problems.append(f"bench/{path.name}: line {number} is damaged and was left out")
             continue
-        rows.append({"workload": case.workload, "config": case.config, "status": "ok"} | row)
+        needed = {"workload": case.workload, "config": case.config, "status": "failed"}
+        rows.append(row | {k: v for k, v in needed.items() if row.get(k) is None})
     return rows
 
 

@@ -152,7 +152,7 @@ def graphs_of(search: dict | None) -> list[dict]:
 def rows_table(run: Run) -> pd.DataFrame:
     """Every row of the run; samples stay lists, other nested values become JSON text."""
     records = [{k: _flat(v) for k, v in row.items()} for row in run.rows]
-    return pd.DataFrame.from_records(records).astype(_nested_types(records))
+    return pd.DataFrame.from_records(records).astype(_types(records))
 
 
 def write_tables(tables: dict[str, pd.DataFrame], folder: Path) -> None:
@@ -241,7 +241,12 @@ def _flat(value: object) -> object:
     return json.dumps(value, sort_keys=True) if isinstance(value, (list, dict)) else value
 
 
-def _nested_types(records: list[dict]) -> dict[str, str]:
-    """Columns of text that some rows lack would otherwise change type from run to run."""
-    text = {k for r in records for k, v in r.items() if isinstance(v, str)}
-    return {k: "object" for k in text}
+def _types(records: list[dict]) -> dict[str, str]:
+    """Types that do not change from run to run with the values that some rows lack."""
+    seen: dict[str, set[type]] = {}
+    for record in records:
+        for column, value in record.items():
+            seen.setdefault(column, set()).update(() if value is None else (type(value),))
+    names = {frozenset({int}): "Int64", frozenset({bool}): "boolean", frozenset({str}): "string"}
+    names |= {frozenset({float}): "float64", frozenset({int, float}): "float64"}
+    return {c: names.get(frozenset(kinds), "object") for c, kinds in seen.items()}

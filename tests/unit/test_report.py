@@ -168,6 +168,9 @@ def test_claims_say_holds_does_not_hold_or_why_not_measured(tmp_path):
     change(run, CASE, "prism", median_us=160.0)
     fastest = verdicts(run)["Prism has the fastest kernel on all 10 configurations"]
     assert fastest == (f"fastest on 9 of 10 measured, {against}", "does not hold")
+    change(run, CASE, "prism", status="failed", reason="killed", median_us=None)
+    fastest = verdicts(run)["Prism has the fastest kernel on all 10 configurations"]
+    assert fastest[0].endswith("1 without a comparable time") and fastest[1] == "does not hold"
 
 
 def test_a_claim_on_a_part_of_the_workloads_only_holds_where_measured(tmp_path):
