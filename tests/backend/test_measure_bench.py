@@ -105,6 +105,16 @@ def without_eager(program, folder, seed, threads):
     return write_case(program, folder, seed, 1 << 20)
 
 
+def test_torch_compile_is_compiled_and_never_recompiled_while_timed(tmp_path):
+    spec = BaselineSpec("compiled", str(ROOT / "baselines/compiled/adapter.py"))
+    rows = bench(program(), None, [spec], settings(), tmp_path / "rows.jsonl", {})
+    row = by_system(rows)["compiled"]
+    assert row["status"] == "ok" and row["verdict"] == "PASSED", row["reason"]
+    evidence = row["evidence"]
+    assert (evidence["graphs"], evidence["lowered"], evidence["recompiles"]) == (1, 1, 0)
+    assert evidence["mode"] == "max-autotune" and row["compile_seconds"] > 0.1
+
+
 BODIES = {
     "dies": ("    def prepare(self, p, x): os.kill(os.getpid(), 11)\n", "failed", "SIGSEGV"),
     "raises": ("    def prepare(self, p, x): raise ValueError('a\\nb')\n", "failed", "ValueError"),

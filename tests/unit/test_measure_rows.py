@@ -156,3 +156,51 @@ def test_folders_of_killed_runs_are_removed_and_live_ones_kept(tmp_path, monkeyp
         with lock.work_folder("other") as other:
             assert live.is_dir() and other.is_dir() and not left.exists()
     assert list(tmp_path.glob("*/work-*")) == []
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from prism.errors import PrismError
+from prism.measure.inputs import write_case, write_json
+from prism.measure.rows import RowWriter
+from prism.program import Builder
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+folder = Path(sys.argv[1])
+b = Builder("p", {"n": 4000}, "fp32")
+program = b.build(O=b.scale(b.input("X", "n"), 1))
+
+def rows():
+    writer = RowWriter(folder / "rows.jsonl")
+    try:
+        writer.add({"samples": list(range(2000))})
+        writer.finish()
+    except PrismError:
+        writer.abandon()
+        raise
+
+for write in (
+    lambda: write_json(folder / "big.json", list(range(2000))),
+    lambda: write_case(program, folder / "case", 0, 1),
+    rows,
+):
+    try:
+        write()
+        print("written")
+    except PrismError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_result(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)],
+        env=children.environment_for_child(1),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3 and all(line.startswith("cannot write") for line in lines), lines
+    assert [p.name for p in tmp_path.iterdir()] == ["case"]
+    assert not (tmp_path / "case" / "case.json").exists()
