@@ -107,7 +107,8 @@ def check_gemm(kernels, rng, m, n, k, ta, tb, layout=(0, 0, 0), accumulate=False
     outside = c.base.copy() if c.base.base is None else c.base.base.copy()
     gemm(kernels, guarded(a, layout[0], 5), ta, guarded(b, layout[1], 7), tb, c, accumulate)
     # fp32 sums of k products; an fp32 a may be rounded to bf16 (8 bits) beside a bf16 b.
-    bound = (2.0**-8 if (ta, tb) == ("fp32", "bf16") else 0.0) + 2.0**-23 * (4 + math.sqrt(k))
+    rounded = (ta, tb) == ("fp32", "bf16")
+    bound = (2.0**-8 if rounded else 0.0) + 2.0**-23 * (4 + math.sqrt(k))
     worst = np.max(np.abs(c - expected) / scale, initial=0.0)
     assert worst <= bound, (m, n, k, ta, tb, layout, accumulate, worst)
     buffer = c.base if c.base.base is None else c.base.base
@@ -127,6 +128,9 @@ def test_gemm_shapes_and_strides(kernels, ta, tb):
         for layout in ((0, 0, 0), (0, 1, 0)):
             check_gemm(kernels, rng, m, 67, 37, ta, tb, layout, True)
     check_gemm(kernels, rng, 33, 37, 65, ta, tb)
+    check_gemm(kernels, rng, 200, 1, 65, ta, tb, (0, 0, 1))
+    check_gemm(kernels, rng, 6, 40, 2100, ta, tb, (0, 1, 0), True)
+    check_gemm(kernels, rng, 16, 33, 700, ta, tb, (1, 1, 1), True)
     check_gemm(kernels, rng, 8, 1100, 131, ta, tb)
     check_gemm(kernels, rng, 5, 19, 1101, ta, tb, (0, 1, 0))
     check_gemm(kernels, rng, 1, 128, 1000, ta, tb, (1, 0, 0))

@@ -274,6 +274,12 @@ void panels(const typename Step::Packed* a, const TB* b, long b_k, long k, float
                                             ahead, kept);
     }
   }
+  if (NV > 2) {
+    for (; n + 2 * W <= columns; n += 2 * W) {
+      direct_panel<Step, TB, MR, 2, false>(a, b + n, b_k, k, c + n, c_row, rows, accumulate,
+                                           ahead, kept);
+    }
+  }
   for (; n < columns; n += 2 * W) {
     const long left = columns - n < 2 * W ? columns - n : 2 * W;
     keep_part<Step>(b + n, b_k, k, left, kept);
@@ -457,18 +463,13 @@ void strided(long M, long N, long K, const TA* a, long a_row, long a_k, const TB
   }
 }
 
-// c[m,n] (+)= sum over k of a[m,k] * b[k,n], any strides (in elements), any M, N, K >= 0.
-// Elements are widened to fp32, but with bf16 instructions an fp32 A times a bf16 B is rounded
-// to bf16 first.
-template <class TA, class TB>
-void gemm(long M, long N, long K, const TA* a, long a_row, long a_k, const TB* b, long b_k,
-          long b_col, float* c, long c_row, long c_col, bool accumulate) {
-  using Step = typename StepOf<TA, TB>::type;
-  if (K <= 0) {
-    for (long m = 0; m < M && !accumulate; ++m) {
-      for (long n = 0; n < N; ++n) c[m * c_row + n * c_col] = 0.0f;
-    }
-  } else if (b_col == 1 && (c_col == 1 || N == 1)) {
+// The product with a chosen step; see `gemm`.
+template <class Step, class TA, class TB>
+inline __attribute__((always_inline)) void gemm_by(long M, long N, long K, const TA* a, long a_row,
+                                                   long a_k, const TB* b, long b_k, long b_col,
+                                                   float* c, long c_row, long c_col,
+                                                   bool accumulate) {
+  if (b_col == 1 && (c_col == 1 || N == 1)) {
     stream<Step>(M, N, K, a, a_row, a_k, b, b_k, c, c_row, accumulate);
   } else if (b_k == 1 && c_col == 1 && N >= W) {
     const long whole = N / W * W;
@@ -479,6 +480,31 @@ void gemm(long M, long N, long K, const TA* a, long a_row, long a_k, const TB* b
     }
   } else {
     strided<Step>(M, N, K, a, a_row, a_k, b, b_k, b_col, c, c_row, c_col, accumulate);
+  }
+}
+
+// c[m,n] (+)= sum over k of a[m,k] * b[k,n], any strides (in elements), any M, N, K >= 0.
+// Elements are widened to fp32 and accumulated in fp32. With bf16 instructions an fp32 A times a
+// bf16 B is rounded to bf16 first, and denormals in bf16 products count as 0.
+// Fast where C has contiguous rows and B contiguous rows or columns, or the same transposed.
+// Inlined, so that constant strides leave only the code they need.
+template <class TA, class TB>
+inline __attribute__((always_inline)) void gemm(long M, long N, long K, const TA* a, long a_row,
+                                                long a_k, const TB* b, long b_k, long b_col,
+                                                float* c, long c_row, long c_col,
+                                                bool accumulate) {
+  using Step = typename StepOf<TA, TB>::type;
+  // Transposed; an fp32 B, which is then the A, stays fp32.
+  using Swapped = std::conditional_t<std::is_same<TB, float>::value, FloatStep<TA>,
+                                     typename StepOf<TB, TA>::type>;
+  if (K <= 0) {
+    for (long m = 0; m < M && !accumulate; ++m) {
+      for (long n = 0; n < N; ++n) c[m * c_row + n * c_col] = 0.0f;
+    }
+  } else if (c_row == 1 && M > 1 && (c_col != 1 || N == 1)) {
+    gemm_by<Swapped>(N, M, K, b, b_col, b_k, a, a_k, a_row, c, c_col, c_row, accumulate);
+  } else {
+    gemm_by<Step>(M, N, K, a, a_row, a_k, b, b_k, b_col, c, c_row, c_col, accumulate);
   }
 }
 
