@@ -36,6 +36,8 @@ def ran(run: Run) -> list[tuple[str, str]]:
         ("Commit", "; ".join(dict.fromkeys(commits))),
         ("Configuration hashes", ", ".join(f"{h} ({name})" for name, h in hashes.items())),
     ]
+    if run.left_out:
+        facts.append(("Left out", f"{', '.join(run.left_out)}: not in this configuration"))
     return [(name, str(value or NONE)) for name, value in facts]
 
 

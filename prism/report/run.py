@@ -53,13 +53,18 @@ class Case:
 
 @dataclass
 class Run:
-    """A run's results. `problems` says, in words, what could not be read or is not there."""
+    """A run's results. `problems` says, in words, what could not be read or is not there.
+
+    `left_out` names results in the folder that its configuration does not plan: leftovers of an
+    earlier run with other settings, which must not be mixed in.
+    """
 
     path: Path
     config: dict
     searches: dict[str, dict]
     cases: list[Case]
     problems: list[str]
+    left_out: list[str] = field(default_factory=list)
 
     @property
     def rows(self) -> list[dict]:
@@ -81,7 +86,8 @@ def read(run_dir: Path) -> Run:
     config = _config(run_dir / "config.yaml", problems)
     searches: dict[str, dict] = {}
     planned = config.get("cases")
-    cases = {str(name): Case(str(name)) for name in planned or []}
+    planned = [str(name) for name in planned] if isinstance(planned, (dict, list)) else []
+    cases = {name: Case(name) for name in planned}
     for path in sorted(run_dir.glob("search/*.json")):
         data = _json(path, problems)
         if data is not None:
@@ -101,13 +107,20 @@ def read(run_dir: Path) -> Run:
             f"report: {run_dir} holds no results: no search/*.json, tune/*/winner.json or "
             f"bench/*.jsonl; run `prism search`, `prism tune` and `prism bench` first"
         )
+    left_out = []
+    if planned:
+        workloads = {Case(name).workload for name in planned}
+        left_out = [name for name in cases if name not in planned]
+        left_out += [f"search of {name}" for name in searches if name not in workloads]
+        cases = {name: case for name, case in cases.items() if name in planned}
+        searches = {name: data for name, data in searches.items() if name in workloads}
     # Configurations in the order in which they were planned (the paper's), others after them.
-    plan = {name: n for n, name in enumerate(planned or [])}
+    plan = {name: n for n, name in enumerate(planned)}
     ordered = sorted(
         cases.values(),
         key=lambda c: (_workload_key(c.workload), plan.get(c.name, len(plan)), _natural(c.config)),
     )
-    run = Run(run_dir, config, searches, ordered, problems)
+    run = Run(run_dir, config, searches, ordered, problems, left_out)
     _say_missing(run)
     return run
 

@@ -90,11 +90,9 @@ def test_graphs_are_counted_once_and_only_when_proved(tmp_path):
 
 
 def test_published_numbers_stand_only_beside_the_papers_configurations(tmp_path):
-    run = make_run(tmp_path, [*ALL_CASES, "residual_rmsnorm@d=64,n=4"])
-    put(run / "bench/rmsnorm@d=8192,n=8.jsonl", json.dumps(row(CASE, "prism", 9.0)))
-    path = run / "bench/rmsnorm@d=8192,n=8.jsonl"
-    other = {"config": "d=8192,n=8", "shape": {"d": 8192, "n": 8}}
-    path.write_text(json.dumps(json.loads(path.read_text()) | other) + "\n")
+    larger = "rmsnorm@d=8192,n=8"
+    run = make_run(tmp_path, [*ALL_CASES, "residual_rmsnorm@d=64,n=4", larger])
+    change(run, larger, "prism", shape={"d": 8192, "n": 8})
     build(run)
     shown = {
         (r["workload"], r["config"]): r["published_prism_vs_mirage"]
@@ -196,6 +194,7 @@ def test_names_are_escaped_everywhere(tmp_path):
     spoiled["concrete"]["options"] = {HOSTILE: HOSTILE}
     put(run / f"tune/{CASE}/winner.json", spoiled)
     put(run / f"tune/{CASE}/kernel.cpp", HOSTILE)
+    os.remove(run / "config.yaml")
     put(run / "search/odd.json", search(HOSTILE))
     page = build(run).read_text()
     assert "<script" not in page and "&lt;script&gt;" in page
@@ -221,6 +220,17 @@ def test_partial_runs_say_what_is_missing(tmp_path):
     missing = next(r for r in rows if r["config"] == "d=1024,n=16" and r["workload"] == "rmsnorm")
     assert (missing["system"], missing["status"]) == ("prism", "missing")
     assert [r["seconds_total"] for r in table(run, "search_time")] == ["0.21", ""]
+
+
+def test_leftovers_of_other_settings_are_named_and_not_mixed_in(tmp_path):
+    run = make_run(tmp_path)
+    other = list(ALL_CASES)[1]
+    put(run / f"bench/{other}.jsonl", json.dumps(row(other, "prism", 9.0)))
+    put(run / "search/swiglu.json", search("swiglu"))
+    page = build(run).read_text()
+    assert f"{other}, search of swiglu: not in this configuration" in page
+    assert {r["config"] for r in table(run, "kernel_time")} == {"d=4096,n=8"}
+    assert [r["workload"] for r in table(run, "search_time")] == ["rmsnorm"]
 
 
 def test_a_search_alone_gives_a_report(tmp_path):
