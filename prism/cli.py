@@ -174,9 +174,9 @@ def _run_search(data: Mapping) -> dict:
     from prism.search import Bounds, search
 
     program = config.symbolic(data["workload"], data["dtype"])
-    bounds = {key: value for key, value in data["search"].items() if key != "name"}
+    bounds = dict(data["search"])
     try:
-        bounds = Bounds(**bounds)
+        bounds = Bounds(generator=bounds.pop("name"), **bounds)
     except TypeError as error:
         raise PrismError(f"search: {error}") from None
     with terminal.progress(f"search {program.name}") as progress:

@@ -25,7 +25,7 @@ def grid_choices(block: BlockGraph) -> list[Choice]:
     member's loop-free block hold for all its placements.
     """
     par = GRID_DIMS[0]
-    found = _assignments(constraints(replace(block, grid=(par,))), par)
+    found = assignments(constraints(replace(block, grid=(par,))), par)
     return [c for c in found if all(any(t == s.arg for t, _ in c) for s in block.savers)]
 
 
@@ -33,7 +33,7 @@ def loop_choices(block: BlockGraph) -> list[Choice]:
     """What the loop of `block` may partition; one empty choice when there is no loop."""
     if block.loop is None:
         return [frozenset()]
-    return list(_assignments(constraints(block), block.loop))
+    return list(assignments(constraints(block), block.loop))
 
 
 def combine(grid: Sequence[Choice], limit: int) -> Iterator[tuple[Choice, ...]]:
@@ -50,7 +50,7 @@ def variables(grid: Sequence[Choice], loop: Choice, loop_dim: str | None) -> fro
     return frozenset(ones | {MapVar(t, d, loop_dim) for t, d in loop})
 
 
-def _assignments(found: Constraints, par: str) -> Iterator[Choice]:
+def assignments(found: Constraints, par: str) -> Iterator[Choice]:
     """All assignments of the variables of one parallel dimension, in lexicographic order."""
     if found.zero & found.one:
         return

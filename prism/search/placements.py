@@ -2,8 +2,9 @@
 
 A cut divides the operators that depend on the loop into those inside it and those after it; each
 value that crosses the cut is accumulated, by concatenation along an axis that the loop partitions
-or by reduction. Which axis the loop partitions stays a mapping variable: cuts are enumerated per
-axis only to know which values can depend on the loop, and equal block graphs are kept once.
+or by reduction. What the loop partitions stays a mapping variable: cuts are enumerated per way to
+partition the inputs only to know which values can depend on the loop, and equal block graphs are
+kept once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from itertools import product
 from prism.program.node import Node, Op, topological
 from prism.sgraph.graph import LOOP_DIM, BlockGraph
 
+Split = dict[Node, str | None]  # nodes inside the loop: the axis it partitions, if any is left
+
 
 def placements(roots: tuple[Node, ...], outputs: tuple[str, ...]) -> list[BlockGraph]:
     """Block graphs for one member, without grid dimensions: they come with the mapping.
@@ -22,72 +25,102 @@ def placements(roots: tuple[Node, ...], outputs: tuple[str, ...]) -> list[BlockG
     """
     found: dict[BlockGraph, None] = {loop_free(roots, outputs): None}
     nodes = topological(roots)
-    axes = dict.fromkeys(a for n in nodes if n.op is Op.INPUT for a in n.axes)
-    for axis in axes:
-        varying = _varying(nodes, axis)
-        for inside in _down_sets(nodes, varying):
-            crossing = _crossing(nodes, roots, varying, inside)
-            options = [_kinds(node, axis, inside) for node in crossing]
-            for kinds in product(*options):
+    inputs = [n for n in nodes if n.op is Op.INPUT]
+    for axes in product(*((None, *n.axes) for n in inputs)):
+        looped: Split = {n: a for n, a in zip(inputs, axes, strict=True) if a is not None}
+        if not looped:
+            continue
+        varying = _varying(nodes, looped)
+        for inside in _cuts(varying, looped):
+            crossing = _crossing(nodes, roots, inside)
+            for kinds in product(*(_kinds(node, inside) for node in crossing)):
                 chosen = dict(zip(crossing, kinds, strict=True))
-                found[_block(roots, outputs, inside, chosen, LOOP_DIM)] = None
+                if _whole(nodes, roots, inside, chosen):
+                    found[_block(roots, outputs, inside, chosen, LOOP_DIM)] = None
     return list(found)
 
 
 def loop_free(roots: tuple[Node, ...], outputs: tuple[str, ...]) -> BlockGraph:
     """The member as a block graph without a loop."""
-    return _block(roots, outputs, frozenset(), {}, None)
+    return _block(roots, outputs, {}, {}, None)
 
 
-def _varying(nodes: list[Node], axis: str) -> list[Node]:
-    """Nodes that differ between iterations when the loop partitions `axis` of every input."""
+def _varying(nodes: list[Node], looped: Split) -> list[Node]:
+    """Nodes that differ between iterations when the loop partitions the inputs as `looped` says."""
     varying: dict[Node, None] = {}
     for node in nodes:
-        if (node.op is Op.INPUT and axis in node.axes) or any(s in varying for s in node.src):
+        if node in looped or any(s in varying for s in node.src):
             varying[node] = None
     return list(varying)
 
 
-def _down_sets(nodes: list[Node], varying: list[Node]) -> Iterator[frozenset[Node]]:
-    """Every set of varying nodes that holds the varying inputs and is closed under sources."""
+def _cuts(varying: list[Node], looped: Split) -> Iterator[Split]:
+    """Sets of varying nodes that hold the looped inputs and are closed under sources."""
     inner = [n for n in varying if n.op is not Op.INPUT]
-    leaves = frozenset(n for n in varying if n.op is Op.INPUT)
     among = frozenset(varying)
 
-    def extend(i: int, inside: frozenset[Node]) -> Iterator[frozenset[Node]]:
+    def extend(i: int, inside: Split) -> Iterator[Split]:
         if i == len(inner):
             yield inside
             return
         node = inner[i]
         yield from extend(i + 1, inside)
         if all(s in inside or s not in among for s in node.src):
-            yield from extend(i + 1, inside | {node})
+            axes = _split_axes(node, inside)
+            if axes is not None and len(axes) <= 1:  # equation (1)
+                yield from extend(i + 1, inside | {node: next(iter(axes), None)})
 
-    yield from extend(0, leaves)
+    yield from extend(0, looped)
 
 
-def _crossing(
-    nodes: list[Node], roots: tuple[Node, ...], varying: list[Node], inside: frozenset[Node]
-) -> list[Node]:
+def _split_axes(node: Node, inside: Split) -> set[str] | None:
+    """Axes of the result that the loop partitions; None when the operands' sizes cannot match."""
+    axes = {inside[s] for s in node.src if inside.get(s)}
+    for axis in axes:
+        if any(axis in s.axes and inside.get(s) != axis for s in node.src):
+            return None
+    return axes & set(node.axes)
+
+
+def _crossing(nodes: list[Node], roots: tuple[Node, ...], inside: Split) -> list[Node]:
     """Inside nodes that are read after the loop, or saved."""
-    outside = [n for n in nodes if n not in inside]
-    read = {s for n in outside for s in n.src} | set(roots)
-    return [n for n in varying if n in inside and n in read]
+    read = {s for n in nodes if n not in inside for s in n.src} | set(roots)
+    return [n for n in nodes if n in inside and n in read]
 
 
-def _kinds(node: Node, axis: str, inside: frozenset[Node]) -> list[str]:
+def _kinds(node: Node, inside: Split) -> list[str]:
+    """Accumulator kinds that the sizes allow; whether they are right is for the proof."""
     kinds = ["sum"]
-    if axis in node.axes and node.op is not Op.INPUT:  # else: the same as loading it whole
-        kinds.insert(0, f"concat:{axis}")
+    if inside[node] and node.op is not Op.INPUT:  # an input whole is loaded whole
+        kinds.insert(0, f"concat:{inside[node]}")
     if any(n.op is Op.MAX and n in inside for n in topological([node])):
         kinds.append("max")
     return kinds
 
 
+def _whole(
+    nodes: list[Node], roots: tuple[Node, ...], inside: Split, kinds: dict[Node, str]
+) -> bool:
+    """Whether sizes match after the loop too, up to outputs that are whole.
+
+    A value accumulated by reduction still has a tile's extent along the axis that the loop
+    partitions, until a reduction over that axis removes it.
+    """
+    after: Split = {n: inside[n] if kinds[n] in ("sum", "max") else None for n in kinds}
+    for node in nodes:
+        if node in inside or node.op is Op.INPUT:
+            continue
+        axes = _split_axes(node, after)
+        if axes is None or len(axes) > 1:
+            return False
+        after[node] = next(iter(axes), None)
+    return not any(after.get(root) for root in roots)
+
+
 def _block(
     roots: tuple[Node, ...],
     outputs: tuple[str, ...],
-    inside: frozenset[Node],
+    inside: Split,
     kinds: dict[Node, str],
     loop: str | None,
 ) -> BlockGraph:

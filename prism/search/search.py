@@ -6,38 +6,44 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from prism.errors import PrismError
 from prism.program.node import Node, Op
 from prism.program.program import Program
 from prism.program.serial import program_to_json
+from prism.search.exhaustive import block_graphs, by_operators, without_accumulators
 from prism.search.mappings import Choice, combine, grid_choices, loop_choices, variables
 from prism.search.members import members
-from prism.search.placements import loop_free, placements
+from prism.search.placements import placements
 from prism.sgraph.graph import GRID_DIMS, BlockGraph, Kernel, Mapping, SGraph
 from prism.verify.egraph import Limits, Saturation
 from prism.verify.encode import encode_kernel
 from prism.verify.prove import Refuter, prove
-from prism.verify.verdict import Outcome, Verdict
+from prism.verify.verdict import Verdict
+
+GENERATORS = ("guided", "exhaustive")
 
 
 @dataclass(frozen=True)
 class Bounds:
     """The space that is searched, and the budget.
 
+    `generator` is "guided" (from the e-class down) or "exhaustive" (the paper's, from the loaders
+    up): they explore the same space, the second for reference and in small spaces only.
     `extra_operators` is how many operators a graph may have beyond the program's own (loaders,
     accumulators and savers are not counted); `grid` the most grid dimensions; `seconds` the time
     after which the search returns what it has; `nodes` the e-nodes of one e-graph.
     """
 
+    generator: str = "guided"
     extra_operators: int = 1
     grid: int = 3
     loop: bool = True
     seconds: float = 60.0
     nodes: int = 400_000
-    batch: int = 512
+    batch: int = 2048
     seed: int = 0
 
 
@@ -132,8 +138,8 @@ class _Search:
     def run(self) -> SearchResult:
         result = self.result
         try:
-            for roots in self.members():
-                self.member(roots)
+            for blocks in self.generated():
+                self.blocks(blocks)
         except _OutOfTime:
             result.ended = f"time limit of {self.bounds.seconds:g} s"
         except KeyboardInterrupt:
@@ -143,28 +149,37 @@ class _Search:
         result.total = time.perf_counter() - self.start
         return result
 
-    def members(self) -> list[tuple[Node, ...]]:
+    def generated(self) -> Iterator[list[BlockGraph]]:
+        """Block graphs, those with equal operators together."""
         since = time.perf_counter()
         own = sum(n.op is not Op.INPUT for n in self.program.nodes)
-        bound = own + self.bounds.extra_operators
-        found, saturation = members(self.program, bound, Limits(nodes=self.bounds.nodes))
-        self.result.saturations.append(saturation)
-        if saturation.ended != "saturated":
-            self.result.ended = f"members: {saturation.ended}"
-        self.clock("generate", since)
-        return found
+        bound, limits = own + self.bounds.extra_operators, Limits(nodes=self.bounds.nodes)
+        if self.bounds.generator == "exhaustive":
+            found = block_graphs(self.program, bound, limits)
+            families = list(by_operators(found).values())
+        else:
+            found, saturation = members(self.program, bound, limits)
+            self.result.saturations.append(saturation)
+            if saturation.ended != "saturated":
+                self.result.ended = f"members: {saturation.ended}"
+            families = found
+        for family in families:
+            if self.bounds.generator != "exhaustive":
+                family = placements(family, self.outputs)
+            blocks = [b for b in family if self.bounds.loop or b.loop is None]
+            self.count("generate", 1, len(blocks))
+            self.clock("generate", since)
+            yield blocks
+            since = time.perf_counter()
 
-    def member(self, roots: tuple[Node, ...]) -> None:
-        """All placements and mappings of one member."""
+    def blocks(self, blocks: list[BlockGraph]) -> None:
+        """All mappings of block graphs that differ in their accumulators only."""
         since = time.perf_counter()
-        blocks = placements(roots, self.outputs) if self.bounds.loop else []
-        blocks = blocks or [loop_free(roots, self.outputs)]
-        self.count("generate", 1, len(blocks))
-        since = self.clock("generate", since)
-        choices = grid_choices(blocks[0])
+        flat = without_accumulators(blocks[0])
+        choices = grid_choices(flat)
         grids = list(combine(choices, self.bounds.grid))
         since = self.clock("map", since)
-        alone = {c for c in choices if self.agrees(blocks[0], (c,), frozenset())}
+        alone = {c for c in choices if self.agrees(flat, (c,), frozenset())}
         correct = [grid for grid in grids if alone.issuperset(grid)]
         self.refuter.forget()
         self.clock("refute", since)
@@ -187,12 +202,8 @@ class _Search:
             self.rejected["refuted: wrong with a grid dimension alone"] += grids - len(correct)
             for grid in correct:
                 graph = _graph(block, grid, loop)
-                expressions = self.encoded(graph)
-                if self.refuter.refute(graph, expressions) is None:
-                    self.pending.append((graph, expressions))
-                    self.count("refute", 0, 1)
-                else:
-                    self.rejected["refuted: wrong with grid and loop together"] += 1
+                self.pending.append((graph, self.encoded(graph)))
+            self.count("refute", 0, len(correct))
         self.clock("refute", since)
         if len(self.pending) >= self.bounds.batch:
             self.prove_pending()
@@ -219,9 +230,12 @@ class _Search:
         limits = Limits(nodes=self.bounds.nodes, seconds=remaining)
         proofs = prove(self.program, [e for _, e in batch], limits)
         self.result.saturations.append(proofs.saturation)
-        for (graph, _), verdict in zip(batch, proofs.verdicts, strict=True):
+        for (graph, expressions), verdict in zip(batch, proofs.verdicts, strict=True):
+            if not verdict.proved and self.refuter.refute(graph, expressions):
+                self.rejected["refuted: wrong with grid and loop together"] += 1
+                continue
             self.result.found.append(Found(graph, verdict))
-            if verdict.outcome is Outcome.UNKNOWN:
+            if not verdict.proved:
                 self.rejected[f"not proved: {verdict.reason}"] += 1
         self.count("prove", len(batch), sum(v.proved for v in proofs.verdicts))
         self.result.seconds["prove"] += time.perf_counter() - since
@@ -254,4 +268,7 @@ def search(
     """
     if any(node.op is Op.INPUT for _, node in program.outputs):
         raise PrismError(f"program {program.name}: an output is an input; nothing to search")
-    return _Search(program, bounds or Bounds(), progress).run()
+    bounds = bounds or Bounds()
+    if bounds.generator not in GENERATORS:
+        raise PrismError(f"search: generator {bounds.generator!r} is not one of {GENERATORS}")
+    return _Search(program, bounds, progress).run()

@@ -7,12 +7,12 @@ equal parameter by parameter (section 3.2), so matching shapes yields equalities
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from prism.program.node import Node, Op, accum_kind
-from prism.sgraph.graph import BlockGraph, MapVar
+from prism.sgraph.graph import BlockGraph, MapVar, after_loop
 
 if TYPE_CHECKING:
     import sympy
@@ -60,12 +60,12 @@ class Constraints:
 
 def dims(block: BlockGraph) -> dict[Node, dict[str, Dim]]:
     """For each node of the block, the origin of each of its axes."""
-    return _walk(block)[0]
+    return walk(block.nodes, block.grid, block.loop)[0]
 
 
 def constraints(block: BlockGraph) -> Constraints:
     """The constraints that the graph's structure puts on its mapping variables."""
-    return _walk(block)[1]
+    return walk(block.nodes, block.grid, block.loop)[1]
 
 
 def size(dim: Dim, extent: sympy.Expr) -> sympy.Expr:
@@ -79,7 +79,15 @@ def size(dim: Dim, extent: sympy.Expr) -> sympy.Expr:
     return extent / sigma
 
 
-def _walk(block: BlockGraph) -> tuple[dict[Node, dict[str, Dim]], Constraints]:
+def walk(
+    nodes: Sequence[Node], grid: tuple[str, ...], loop: str | None
+) -> tuple[dict[Node, dict[str, Dim]], Constraints]:
+    """Origins of all axes, and the constraints, of a block graph that may still be partial.
+
+    `nodes` lists sources before their readers.
+    """
+    pars = (*grid, loop) if loop else grid
+    after = after_loop(nodes)
     shapes: dict[Node, dict[str, Dim]] = {}
     equal: dict[tuple[MapVar, MapVar], None] = {}
     zero: set[MapVar] = set()
@@ -98,35 +106,35 @@ def _walk(block: BlockGraph) -> tuple[dict[Node, dict[str, Dim]], Constraints]:
         zero.update(b.var(p) for p in b.pars if p not in a.pars)
         return Dim(a.tensor, a.axis, both)
 
-    for node in block.nodes:
+    for node in nodes:
         if node.op is Op.LOAD:
-            shape = {axis: Dim(node.arg, axis, block.pars) for axis in node.axes}
+            shape = {axis: Dim(node.arg, axis, pars) for axis in node.axes}
             variables.update((d.var(p), None) for d in shape.values() for p in d.pars)
-            loop_vars[node] = frozenset(d.var(block.loop) for d in shape.values() if block.loop)
+            loop_vars[node] = frozenset(d.var(loop) for d in shape.values() if loop)
         elif node.op is Op.ACCUM:
             shape = dict(shapes[node.src[0]])
             kind, axis = accum_kind(node)
             if kind == "concat":
-                one.add(shape[axis].var(block.loop))
-                pars = tuple(p for p in shape[axis].pars if p != block.loop)
-                shape[axis] = shape[axis]._replace(pars=pars)
+                one.add(shape[axis].var(loop))
+                left = tuple(p for p in shape[axis].pars if p != loop)
+                shape[axis] = shape[axis]._replace(pars=left)
             varies.append(loop_vars[node.src[0]])
             loop_vars[node] = frozenset()
         elif node.op is Op.SAVE:
             shape = {}
             for axis, dim in shapes[node.src[0]].items():
-                shape[axis] = Dim(node.arg, axis, block.grid)
-                variables.update((shape[axis].var(p), None) for p in block.grid)
+                shape[axis] = Dim(node.arg, axis, grid)
+                variables.update((shape[axis].var(p), None) for p in grid)
                 match(shape[axis], dim)
             zero |= loop_vars[node.src[0]]
         else:
             shape = _operator(node, shapes, match)
             loop_vars[node] = frozenset().union(*(loop_vars[s] for s in node.src))
-            if node in block.after_loop:  # what it reads from inside the loop must be invariant
+            if node in after:  # what it reads from inside the loop must be invariant
                 zero.update(*(loop_vars[s] for s in node.src))
                 loop_vars[node] = frozenset()
         shapes[node] = shape
-        groups.update(_linear(shape.values(), block))
+        groups.update(_linear(shape.values(), grid, pars))
     return shapes, Constraints(
         tuple(variables),
         frozenset(g for g in groups if len(g) > 1),
@@ -145,10 +153,12 @@ def _operator(node: Node, shapes: dict[Node, dict[str, Dim]], match) -> dict[str
     return {axis: merged[axis] for axis in node.axes}
 
 
-def _linear(shape: Iterable[Dim], block: BlockGraph) -> Iterable[frozenset[MapVar]]:
+def _linear(
+    shape: Iterable[Dim], grid: tuple[str, ...], pars: tuple[str, ...]
+) -> Iterable[frozenset[MapVar]]:
     """Equations (1), per parallel dimension, and (2), per axis over the grid."""
     shape = list(shape)
-    for par in block.pars:
+    for par in pars:
         yield frozenset(d.var(par) for d in shape if par in d.pars)
     for dim in shape:
-        yield frozenset(dim.var(p) for p in block.grid if p in dim.pars)
+        yield frozenset(dim.var(p) for p in grid if p in dim.pars)

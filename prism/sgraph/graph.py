@@ -54,6 +54,15 @@ class Mapping:
         return " ".join(sorted(map(str, self.ones)))
 
 
+def after_loop(nodes: Iterable[Node]) -> frozenset[Node]:
+    """ACCUM nodes and all that is computed from them, among `nodes`, sources first."""
+    after: set[Node] = set()
+    for node in nodes:
+        if node.op is Op.ACCUM or any(s in after for s in node.src):
+            after.add(node)
+    return frozenset(after)
+
+
 @dataclass(frozen=True)
 class BlockGraph:
     """What one thread block does: LOAD leaves, operators, ACCUM over the loop, SAVE roots.
@@ -95,11 +104,7 @@ class BlockGraph:
     @cached_property
     def after_loop(self) -> frozenset[Node]:
         """ACCUM nodes and all that is computed from them: what happens once, after the loop."""
-        after: set[Node] = set()
-        for node in self.nodes:
-            if node.op is Op.ACCUM or any(s in after for s in node.src):
-                after.add(node)
-        return frozenset(after)
+        return after_loop(self.nodes)
 
     def varying(self, mapping: Mapping) -> frozenset[Node]:
         """Nodes whose value differs from one loop iteration to the next."""

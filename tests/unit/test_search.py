@@ -167,3 +167,24 @@ def test_identity_program_is_refused():
     echo = type(program)("echo", (("O", program.inputs["X"]),), program.sizes)
     with pytest.raises(PrismError, match="nothing to search"):
         search(echo)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["outer", "row_max", "two", "swiglu"]
+    + [pytest.param(n, marks=pytest.mark.slow) for n in ("softmax_matmul", "bare_norm")],
+)
+def test_both_generators_find_the_same_graphs(name):
+    """The guided generator misses nothing that adding operators one by one would find."""
+    guided, exhaustive = (
+        search(PROGRAMS[name], Bounds(generator=g, grid=2, seconds=300))
+        for g in ("guided", "exhaustive")
+    )
+    assert guided.ended == exhaustive.ended == "exhausted"
+    assert {f.id for f in guided.proved} == {f.id for f in exhaustive.proved} != set()
+    assert len(guided.found) == len(exhaustive.found)
+
+
+def test_unknown_generator_is_refused():
+    with pytest.raises(PrismError, match="generator 'random'"):
+        search(PROGRAMS["outer"], Bounds(generator="random"))
