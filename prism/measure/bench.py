@@ -184,6 +184,7 @@ def _baseline(
     system = _System(row)
     # An empty cache of compiled code, so that compile_seconds is what a user waits for.
     system.env = {"TORCHINDUCTOR_CACHE_DIR": str(work / f"inductor-{spec.name}")}
+    system.env["TMPDIR"] = str(work)
     adapter = str(Path(spec.adapter).resolve())
     options = dict(spec.options)
     system.job = _job(case, settings, adapter=adapter, name=spec.name, options=options)

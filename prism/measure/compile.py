@@ -60,8 +60,10 @@ def compile_one(source: str, backend: Builder, work: Path, timeout: float = 120.
     except OSError as error:
         raise PrismError(f"cannot write {path}: {error.strerror or error}") from None
     command = tuple(str(part) for part in backend.build(path, temporary))
+    # Its temporary files go with ours, even when it is stopped in the middle.
+    env = {**os.environ, "TMPDIR": str(work)}
     try:
-        ended = children.run(command, timeout, what="the compiler did not end")
+        ended = children.run(command, timeout, env, "the compiler did not end")
     except OSError as error:
         raise PrismError(f"cannot run the compiler {command[0]!r}: {error.strerror}") from None
     shown = tuple(library.name if c == str(temporary) else c for c in command)

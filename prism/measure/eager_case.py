@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -21,9 +22,11 @@ def prepare_case(
     """Inputs, float64 reference and eager's outputs of a program, written to `folder`.
 
     Where eager ends in an error or needs more than `timeout` seconds, the case has no eager
-    outputs, the bound is that of rounding alone, and `eager.json` is absent.
+    outputs, the bound is that of rounding alone, and `Case.eager_record` holds the reason.
     """
-    case = write_case(program, folder, seed, last_level_cache())
+    # Four times this rotates in every system's process, so it stays well below the memory.
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    case = write_case(program, folder, seed, min(last_level_cache(), memory // 64))
     argv = [sys.executable, "-m", "prism.measure.eager_case", str(folder), str(threads)]
     ended = children.run(
         argv, timeout, children.environment_for_child(threads), "PyTorch eager gave no result"

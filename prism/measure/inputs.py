@@ -136,11 +136,13 @@ class Case:
             n: self._map(f"eager.{n}.raw", STORAGE[self.dtype], s) for n, s in self.shapes().items()
         }
 
-    @cached_property
+    @property
     def eager_record(self) -> dict:
-        """What eager's run left: `seconds`, `torch`, or nothing."""
-        path = self.folder / "eager.json"
-        return json.loads(path.read_text()) if path.exists() else {}
+        """What eager's run left: `seconds` and `torch`, or the `reason` why it gave nothing."""
+        for name in ("eager.json", "eager_failed.json"):
+            if (self.folder / name).exists():
+                return json.loads((self.folder / name).read_text())
+        return {}
 
     def _map(self, name: str, dtype, shape: tuple[int, ...]) -> np.ndarray:
         if math.prod(shape) == 0:

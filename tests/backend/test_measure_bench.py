@@ -165,7 +165,7 @@ def test_a_misbehaving_system_is_one_row_and_the_others_go_on(tmp_path):
     specs = [adapter(tmp_path, name, body) for name, (body, _, _) in BODIES.items()]
     specs.append(BaselineSpec("missing", str(tmp_path / "none.py")))
     rows = bench(
-        program(), folder, specs, settings(turn_timeout=2), tmp_path / "rows.jsonl", {"config": ""}
+        program(), folder, specs, settings(turn_timeout=5), tmp_path / "rows.jsonl", {"config": ""}
     )
     found = by_system(rows)
     for name, (_, status, reason) in BODIES.items():

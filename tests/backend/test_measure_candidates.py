@@ -98,6 +98,15 @@ def test_eager_gives_the_bound(case):
     assert set(gate.controls().values()) == {"failed"}
 
 
+def test_without_eager_the_bound_is_that_of_rounding(tmp_path):
+    case = prepare_case(program(), tmp_path / "case", 0, 1, timeout=0.01)
+    assert case.eager() is None
+    assert case.eager_record["reason"] == "PyTorch eager gave no result within 0.01 s"
+    gate = Gate(case)
+    assert gate.bounds["O"].rms < 1e-6
+    assert set(gate.controls().values()) == {"failed"}
+
+
 def test_a_right_kernel_passes_and_is_timed(run):
     result = run(GOOD)
     assert (result["status"], result["verdict"]["status"]) == ("ok", "PASSED")
