@@ -26,8 +26,8 @@ def sizes(program: Program, kernel: Kernel) -> dict[str, list[int]]:
     """Values worth trying for each d_p, ascending; every one leaves no chunk empty.
 
     They come from tile extents 2^k, from 3 * 2^k where that divides the axis, from powers of two
-    themselves, and 1; so a uniform choice among them is about log-uniform over sizes. A loop that cuts the same axis as a grid
-    dimension is limited further by that block's chunk: see `problem`.
+    themselves, and 1; so a uniform choice among them is about log-uniform over sizes. A loop that
+    cuts the same axis as a grid dimension is limited further by that block's chunk: see `problem`.
     """
     found = {}
     for par in kernel.block.pars:

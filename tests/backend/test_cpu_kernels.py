@@ -136,3 +136,22 @@ def test_two_kernels_with_a_tensor_between(folder):
     second = graph(op(Op.SAVE, product, arg="O"), grid="x", loop="i", ones=ones)
     both = SGraph(first.kernels + second.kernels)
     check([Concrete(program, both, ({"x": 3}, {"x": 2, "i": 7}))], folder)
+
+
+def test_names_that_look_like_generated_ones(folder):
+    """Axes and tensors named like loop variables, parallel dimensions and C++ keywords."""
+    b = Builder('odd "name"\n', {"i": 5, "f": 3, "i_f": 7, "x_i": 6, "long": 50}, "fp32")
+    program = b.build(**{"new": b.sum(b.exp(b.input("int", "i f i_f x_i long")), "long")})
+    total = op(Op.SUM, op(Op.EXP, load("int", "i f i_f x_i long")), arg="long")
+    saver = op(Op.SAVE, op(Op.ACCUM, total, arg="sum"), arg="new")
+    ones = "int.i_f.x new.i_f.x int.i.y new.i.y int.long.i"
+    mapped = graph(saver, grid="xy", loop="i", ones=ones)
+    check([Concrete(program, mapped, ({"x": 3, "y": 2, "i": 7},))], folder)
+
+
+def test_no_thread_is_an_error_code(folder):
+    program, mapped = rmsnorm(2, 8, 8)
+    tile = lower(Concrete(program, mapped, ({"x": 1, "i": 1},)))
+    process, library = start(tile, folder)
+    assert process.wait() == 0, process.stderr.read()
+    assert ctypes.CDLL(str(library)).prism_run(None, None, 0) == 2

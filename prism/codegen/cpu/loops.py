@@ -26,7 +26,8 @@ def nest(spans: Iterable[Span], operands: Mapping[str, Mapping[str, int]]) -> li
     """The loops over `spans`, outermost first; `operands` has the strides of each by axis.
 
     Axes of one element vanish, and an axis merges with the one inside it when that one is never
-    ragged and every operand steps through both with one stride.
+    ragged and every operand steps through both with one stride. A merged loop has the name of its
+    outermost axis.
     """
     found: list[ForLoop] = []
     inner: Span | None = None
@@ -40,7 +41,7 @@ def nest(spans: Iterable[Span], operands: Mapping[str, Mapping[str, int]]) -> li
             if width and all(strides[n] == last.strides[n] * width for n in operands):
                 length = extent(span)
                 length = str(int(length) * width) if length.isdigit() else f"{length} * {width}"
-                found[-1] = ForLoop(f"i_{span.axis}{last.var[1:]}", length, last.strides)
+                found[-1] = ForLoop(f"i_{span.axis}", length, last.strides)
                 inner = span
                 continue
         found.append(ForLoop(f"i_{span.axis}", extent(span), strides))

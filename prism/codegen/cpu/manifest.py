@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 from prism.codegen.backend import Backend
-from prism.codegen.cpu.printer import source
+from prism.codegen.cpu.printer import SCHEDULES, source
 from prism.errors import PrismError
+from prism.instantiate.space import SCRATCH_BYTES
 
 # Never -ffast-math: NaN and infinity must survive. FMA contraction is allowed, as accumulation is
 # fp32 whatever the order.
@@ -40,6 +41,6 @@ CPU = Backend(
     suffix=".cpp",
     source=source,
     build=build,
-    options={"schedule": ("static", "dynamic")},
-    scratch_bytes=8 << 20,
+    options={"schedule": SCHEDULES},
+    scratch_bytes=SCRATCH_BYTES,
 )

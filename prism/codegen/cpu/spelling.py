@@ -60,8 +60,8 @@ def summary(expr: Expr) -> str:
 
 
 def span_name(span: Span) -> str:
-    """The axis and what cuts it: one name for one length."""
-    return "_".join([span.axis, *([span.grid] if span.grid else []), *("i" if span.step else "")])
+    """What cuts the axis, and the axis: one name for one length, whatever axes are called."""
+    return f"{span.grid or ''}{'i' if span.step else ''}_{span.axis}"
 
 
 def extent(span: Span) -> str:
