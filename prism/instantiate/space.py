@@ -10,6 +10,7 @@ from math import prod
 
 from prism.errors import PrismError
 from prism.instantiate.concrete import Concrete
+from prism.instantiate.distinct import identity, reduced, structure
 from prism.instantiate.materialize import scratch_bytes
 from prism.instantiate.spans import ceil_div, divides, kernel_spans
 from prism.program import Program
@@ -114,12 +115,19 @@ def sample(
 ) -> list[tuple[str, Concrete]]:
     """At most `count` different points, uniform over all graphs, sizes and options together.
 
+    What is one kernel counts once: a point with a dimension of size 1 belongs to the graph without
+    that dimension, when `graphs` has it.
+
     Sizes are uniform over the values of `sizes`, which are about log-uniform. The same seed gives
     the same points; the whole space, shuffled, comes back when it has no more than `count` (and
     no more than 100,000 candidates, valid or not).
     """
     families = [_family(name, graph, program, options) for name, graph in graphs]
     total = sum(f.count for f in families)
+    owner: dict = {}
+    for family in families:
+        owner.setdefault(structure(family.graph), family)
+    seen: set = set()
     found: list[tuple[str, Concrete]] = []
     draws = islice(_shuffled(total, random.Random(seed)), max(_MAX_DRAWS, 10 * count))
     for index in draws:
@@ -130,6 +138,12 @@ def sample(
                 break
             index -= family.count
         concrete = family.point(program, index)
+        if owner.get(reduced(family.graph, concrete.sizes), family) is not family:
+            continue
+        key = identity(family.graph, concrete.sizes), tuple(sorted(concrete.options.items()))
+        if key in seen:
+            continue
+        seen.add(key)
         pairs = zip(concrete.graph.kernels, concrete.sizes, strict=True)
         if all(problem(program, k, s, scratch_limit) is None for k, s in pairs):
             found.append((family.name, concrete))

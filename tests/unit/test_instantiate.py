@@ -69,13 +69,27 @@ def test_sample_is_deterministic_without_repeats_and_complete():
     assert everything[:10] == few
 
 
-def test_sample_is_uniform_over_graphs_of_different_size():
+def test_one_kernel_is_sampled_once_and_uniformly():
+    """A grid dimension of size 1 is as good as none, and its name means nothing."""
     program, mapped = rmsnorm(4, 48, 20)
     kernel = mapped.kernels[0]
     narrow = graph(*kernel.block.savers, loop="i", ones="X.d.i W.d.i")
-    found = sample([("narrow", narrow), ("wide", mapped)], program, 10**6, 0, {})
+    renamed = graph(*kernel.block.savers, grid="y", loop="i", ones="W.f.y O.f.y X.d.i W.d.i")
+    wide = graph(
+        *kernel.block.savers, grid="xy", loop="i", ones="W.f.x O.f.x X.n.y O.n.y X.d.i W.d.i"
+    )
+    graphs = [("wide", wide), ("f", mapped), ("renamed", renamed), ("narrow", narrow)]
+    found = sample(graphs, program, 10**6, 0, {})
+    values = sizes(program, wide.kernels[0])
+    x, y, i = (len(values[par]) for par in "xyi")
+    assert len(found) == x * y * i
+    # With a loop of one iteration no graph of the list is the owner; the first one drawn stays.
+    count = Counter(name for name, c in found if c.sizes[0]["i"] > 1)
+    # Rows alone are no graph of the list, so that `wide` keeps its points with x=1.
+    assert count == {"wide": (y - 1) * x * (i - 1), "f": (x - 1) * (i - 1), "narrow": i - 1}
     count = Counter(name for name, _ in found)
-    assert count["wide"] == count["narrow"] * len(sizes(program, kernel)["x"])
+    small = Counter(name for s in range(300) for name, _ in sample(graphs, program, 1, s, {}))
+    assert abs(small["wide"] / 300 - count["wide"] / len(found)) < 0.1
 
 
 def test_grid_and_loop_on_one_axis_are_limited_together():
