@@ -85,9 +85,9 @@ struct StepOf<float, bf16> {
 
 constexpr int kPanelRows = W == 16 ? 8 : 4;  // rows of C in registers
 constexpr int kRowsOfA = 32;                 // rows of A packed together
-constexpr int kDepth = 64;            // rows of B in one pass of `stream`, at most
-constexpr long kColumns = 2048;       // columns of one pass
-constexpr long kAheadBytes = 8192;    // prefetch distance of `dots`
+constexpr int kDepth = 64;                   // rows of B in one pass of `stream`, at most
+constexpr long kColumns = 2048;              // columns of one pass
+constexpr long kAheadBytes = 8192;           // prefetch distance of `dots`
 
 // Vectors of C in registers beside one another: accumulators that fit the register file.
 constexpr int panel_vectors(int rows) {
@@ -320,7 +320,7 @@ void stream(long M, long N, long K, const TA* a, long a_row, long a_k, const TB*
 }
 
 // MR rows of A by W rows of B, k contiguous: a lane of an accumulator is one row of A and one of
-// G = W / MR neighbouring steps along k, so that a vector of A (as laid out by `pack_dots`) meets
+// G = W / MR neighbouring steps along k, so that a vector of A (as laid out by `dot_panels`) meets
 // G steps of a row of B, repeated MR times.
 template <class Step, class TB, int MR>
 void dot_panel(const typename Step::Lanes* a, const TB* b, long b_col, long k, float* c, long c_row,
