@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
+PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 CORES ?= all
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
@@ -9,13 +10,13 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 .PHONY: artifact smoke test clean
 .DELETE_ON_ERROR:
 
-artifact: $(READY) compiler
+artifact: compiler $(READY)
 	snakemake --cores $(CORES)
 
-smoke: $(READY) compiler
+smoke: compiler $(READY)
 	snakemake --cores $(CORES) --config overrides="suite=smoke"
 
-test: $(READY) compiler
+test: compiler $(READY)
 	ruff check .
 	ruff format --check .
 	snakefmt --check Snakefile
@@ -26,19 +27,20 @@ test: $(READY) compiler
 clean:
 	rm -rf $(VENV) .snakemake
 
-# The stamp is written last, so an interrupted installation is done again from the start.
+# A second call installs nothing. The stamp is written last, so an interrupted installation is done again from the start.
 $(READY): requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || \
 	{ echo "prism: $(PYTHON) is missing or not Python 3.11 to 3.13; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	{ echo "prism: $(PYTHON) cannot make virtual environments; install its venv package (Debian: apt-get install python3-venv)" >&2; exit 1; }
-	rm -rf $(VENV)
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	touch $@
+	@rm -rf $(VENV)
+	@echo "Installing requirements.lock into $(VENV); this takes a minute or a few, once."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
 
 .PHONY: compiler
 compiler:
-	@command -v $${CXX:-g++} >/dev/null || \
-	{ echo "prism: no C++ compiler: install g++ (Debian: apt-get install g++) or set CXX" >&2; exit 1; }
+	@command -v $${CXX:-g++} >/dev/null || { test -z "$$CXX" && command -v clang++ >/dev/null; } || \
+	{ echo "prism: no C++ compiler: install g++ (Debian: apt-get install g++) or set CXX to one" >&2; exit 1; }

@@ -37,6 +37,8 @@ rule settings:
         "printf %s {params.text:q} > {output:q} 2> {log:q}"
 
 
+# Seconds are results here, of the search as well: each of these jobs takes all cores, so nothing
+# runs beside it. Snakemake sets OMP_NUM_THREADS to a job's threads.
 rule search:
     output:
         f"{RUN}/search/{{workload}}.json",
@@ -44,6 +46,7 @@ rule search:
         f"{RUN}/logs/search/{{workload}}.log",
     conda:
         "containers/conda.yaml"
+    threads: workflow.cores
     params:
         prism=PRISM,
         slice=lookup(dpath="search/{workload}", within=PLAN),
@@ -51,8 +54,6 @@ rule search:
         "{params.prism} search slice={params.slice:q} out={output:q} log={log:q}"
 
 
-# Tuning and benchmarking time kernels: each takes all cores, so nothing runs beside it. Snakemake
-# sets OMP_NUM_THREADS to a job's threads.
 rule tune:
     input:
         graphs=f"{RUN}/search/{{workload}}.json",
