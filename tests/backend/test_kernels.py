@@ -16,10 +16,19 @@ ROOT = Path(__file__).resolve().parents[2]
 INCLUDE = ROOT / "prism" / "codegen" / "cpu" / "include"
 HARNESS = Path(__file__).with_name("kernels_harness.cpp")
 FLAGS = [
-    "-std=c++17", "-O3", "-fno-math-errno", "-ffp-contract=fast", "-fno-trapping-math", "-fopenmp",
+    "-std=c++17",
+    "-O3",
+    "-fno-math-errno",
+    "-ffp-contract=fast",
+    "-fno-trapping-math",
+    "-fopenmp",
     # GCC's own AVX-512 intrinsics use undefined registers on purpose and warn of them.
-    "-Wall", "-Wextra", "-Werror", "-Wno-unknown-warning-option",
-    "-Wno-uninitialized", "-Wno-maybe-uninitialized",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unknown-warning-option",
+    "-Wno-uninitialized",
+    "-Wno-maybe-uninitialized",
 ]
 TARGETS = {
     "native": ["-march=native"],
@@ -63,8 +72,18 @@ def kernels(request, tmp_path_factory):
         pytest.skip("no C++ compiler on PATH")
     library = tmp_path_factory.mktemp("kernels") / "kernels.so"
     subprocess.run(
-        [compiler, *FLAGS, *TARGETS[request.param], "-shared", "-fPIC", "-I", str(INCLUDE),
-         str(HARNESS), "-o", str(library)],
+        [
+            compiler,
+            *FLAGS,
+            *TARGETS[request.param],
+            "-shared",
+            "-fPIC",
+            "-I",
+            str(INCLUDE),
+            str(HARNESS),
+            "-o",
+            str(library),
+        ],
         check=True,
     )
     loaded = ctypes.CDLL(str(library))
@@ -86,7 +105,12 @@ def gemm(kernels, a, ta, b, tb, c, accumulate):
     strides = [s // x.itemsize for x in (a, b, c) for s in x.strides]
     sizes = (ctypes.c_long * 9)(m, n, k, *strides)
     kernels.harness_gemm(
-        DTYPES.index(ta), DTYPES.index(tb), sizes, pointer(a), pointer(b), pointer(c),
+        DTYPES.index(ta),
+        DTYPES.index(tb),
+        sizes,
+        pointer(a),
+        pointer(b),
+        pointer(c),
         int(accumulate),
     )
 
@@ -243,11 +267,16 @@ def test_conversions(kernels):
     finite = half[np.isfinite(half)].astype("f8")
     ties = (np.sort(finite)[1:] + np.sort(finite)[:-1]) / 2
     with np.errstate(over="ignore", invalid="ignore"):
-        x = np.concatenate([
-            rng.integers(0, 2**32, 500_000, dtype=np.uint32).view(np.float32),
-            np.linspace(-7e4, 7e4, 100_001), np.linspace(-1e-4, 1e-4, 100_001), finite, ties,
-            [np.inf, -np.inf, np.nan, 3.39e38, -3.4e38, 65519.996, 65520.0],
-        ]).astype(np.float32)
+        x = np.concatenate(
+            [
+                rng.integers(0, 2**32, 500_000, dtype=np.uint32).view(np.float32),
+                np.linspace(-7e4, 7e4, 100_001),
+                np.linspace(-1e-4, 1e-4, 100_001),
+                finite,
+                ties,
+                [np.inf, -np.inf, np.nan, 3.39e38, -3.4e38, 65519.996, 65520.0],
+            ]
+        ).astype(np.float32)
         expected = x.astype(np.float16)
     got = unary(kernels, "to_fp16", x, np.uint16).view(np.float16)
     assert np.array_equal(got, expected, equal_nan=True)
