@@ -128,13 +128,18 @@ def _split(stage: str, items: Sequence[str]) -> tuple[dict[str, str], list[str]]
     return own, overrides
 
 
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A log that cannot be written is no error of the run."""
+
+
 @contextlib.contextmanager
 def _logging(path: str | None) -> Iterator[None]:
     if path is None:
         yield
         return
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, mode="w")
+    handler = _LogFile(path, mode="w")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log = logging.getLogger("prism")  # not the root: the e-graph engine logs all it is told
     log.setLevel(logging.INFO)
@@ -147,7 +152,8 @@ def _logging(path: str | None) -> Iterator[None]:
         raise
     finally:
         log.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):  # a full disk must not hide the error itself
+            handler.close()
 
 
 # Stages -----------------------------------------------------------------------------------
@@ -291,7 +297,9 @@ def _threads(own: Mapping[str, str]) -> int:
         threads = 0
     if threads < 1:
         raise PrismError(f"threads={own['threads']}: must be a positive integer")
-    return threads
+    if threads > cores:
+        print(f"prism: threads={threads}: this machine has {cores}, using them", file=sys.stderr)
+    return min(threads, cores)
 
 
 def _read_search(path: str, workload: str) -> dict:

@@ -82,6 +82,8 @@ def write_json(path: Path, data: object) -> None:
             file.write("\n")
         os.chmod(name, 0o644)
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # a write error does not say which file
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -135,7 +136,8 @@ class RowWriter:
 
     def abandon(self) -> None:
         """Removes the temporary file."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # on a full disk closing fails as well
+            self._file.close()
         self._temporary.unlink(missing_ok=True)
 
 

@@ -182,8 +182,12 @@ def store(result: dict, source: str | None, suffix: str, out_dir: Path) -> None:
             kernel.unlink(missing_ok=True)
         else:
             temporary = out_dir / f".{kernel.name}.tmp"
-            temporary.write_text(source)
-            os.replace(temporary, kernel)
+            try:
+                temporary.write_text(source)
+                os.replace(temporary, kernel)
+            except OSError:
+                temporary.unlink(missing_ok=True)
+                raise
     except OSError as error:
         raise PrismError(f"cannot write {out_dir}: {error.strerror or error}") from None
     write_json(out_dir / WINNER, result)
