@@ -234,9 +234,7 @@ def _bench(own: dict[str, str], overrides: Sequence[str]) -> None:
         cfg = config.compose(overrides)
         config.say_device(cfg)
         _, data = config.case_slices(cfg)
-    winner = Path(own["winner"]) if "winner" in own else None
-    if winner is not None and not (winner / "winner.json").is_file():
-        raise PrismError(f"winner={winner}: no winner.json there; run `prism tune out={winner}`")
+    winner = _winner(own["winner"], data) if "winner" in own else None
     program = config.program_of(data["workload"], data["dtype"])
     baselines = [
         BaselineSpec(spec["name"], str(config.root() / spec["adapter"]), spec["options"])
@@ -313,6 +311,21 @@ def _read_search(path: str, workload: str) -> dict:
     if found != workload:
         raise PrismError(f"graphs={path}: holds the graphs of {found!r}, not of {workload!r}")
     return data
+
+
+def _winner(folder: str, data: Mapping) -> Path:
+    """The folder of a winner, after checking that it was tuned for this case and dtype."""
+    path = Path(folder)
+    if not (path / "winner.json").is_file():
+        raise PrismError(f"winner={folder}: no winner.json there; run `prism tune out={folder}`")
+    from prism.measure.tune import read_winner
+
+    stored = read_winner(path)
+    tuned, wanted = ((d.get("case"), d.get("dtype")) for d in (stored, data))
+    if tuned != wanted:
+        names = (f"{case} in {dtype}" for case, dtype in (tuned, wanted))
+        raise PrismError(f"winner={folder}: was tuned for {' and not for '.join(names)}")
+    return path
 
 
 def _proved(found: Mapping) -> list[tuple[str, object]]:

@@ -74,6 +74,7 @@ def test_a_slice_is_the_same_search(tmp_path, capsys):
         (["tune", "graphs={tmp}/other.json", "out={tmp}/o"], "holds the graphs of 'other'"),
         (["tune", "threads=0", "graphs={tmp}/empty.json", "out={tmp}/o"], "threads=0"),
         (["bench", "winner={tmp}", "out={tmp}/o"], "no winner.json there"),
+        (["bench", "winner={tmp}/won", "out={tmp}/o"], "rmsnorm@d=4096,n=8 in bf16"),
         (["report"], "run=... is needed"),
         (["report", "run={tmp}/none"], "no such folder"),
         (["report", "run={tmp}", "suite=smoke"], "only run=FOLDER"),
@@ -84,9 +85,11 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, capsys, args, part):
         "half.json": '{"workload": "rms',
         "other.json": '{"workload": "other", "graphs": []}',
         "empty.json": '{"workload": "rmsnorm", "graphs": []}',
+        "winner.json": '{"case": "rmsnorm@d=4096,n=4", "dtype": "bf16"}',
     }
+    (tmp_path / "won").mkdir()
     for name, text in files.items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / ("won" if name == "winner.json" else ".") / name).write_text(text)
     code, out, err = run(capsys, *(arg.replace("{tmp}", str(tmp_path)) for arg in args))
     assert (code, out) == (2, "")
     assert part in one_line(err)
