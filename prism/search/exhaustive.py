@@ -6,7 +6,7 @@ which enumerates the same block graphs from the e-class down; far slower, for sm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
 from prism.program.node import (
@@ -57,11 +57,13 @@ class Expressions:
         return self._known[node]
 
 
-def block_graphs(program: Program, operators: int, limits: Limits) -> set[BlockGraph]:
+def block_graphs(
+    program: Program, operators: int, limits: Limits, check: Callable[[], None] = lambda: None
+) -> set[BlockGraph]:
     """All block graphs of at most `operators` operators whose outputs are the program's.
 
     The space is the guided generator's: each value is computed once and accumulated at most one
-    way, and an input that is needed whole is loaded whole.
+    way, and an input that is needed whole is loaded whole. `check` is called often and may raise.
     """
     expressions = Expressions(program, limits)
     loaders = [Node(Op.LOAD, arg=n.arg, axes=n.axes) for n in program.inputs.values()]
@@ -70,6 +72,7 @@ def block_graphs(program: Program, operators: int, limits: Limits) -> set[BlockG
     start: State = frozenset(loaders)
     seen, stack = {start}, [start]
     while stack:
+        check()
         state = stack.pop()
         found.update(_finished(state, program, expressions))
         used = sum(n.op not in (Op.LOAD, Op.ACCUM) for n in state)

@@ -7,7 +7,7 @@ class of the program's e-graph. Enumerating those members builds no partial grap
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prism.program.node import Node, Op, topological
 from prism.program.program import Program
@@ -16,19 +16,24 @@ from prism.verify.egraph import ENode, Limits, Saturation, Session
 
 
 def members(
-    program: Program, operators: int, limits: Limits
+    program: Program, operators: int, limits: Limits, check: Callable[[], None] = lambda: None
 ) -> tuple[list[tuple[Node, ...]], Saturation]:
     """Graphs (roots in output order, INPUT leaves) of at most `operators` operators.
 
     Each e-class is computed once in a graph: computing one value in two ways is never useful.
-    Fewest operators first.
+    The program's own graph is left out, the rest is sorted, fewest operators first. `check` is
+    called often and may raise.
     """
     session = Session({"algebra": ALGEBRA})
-    roots = [node for _, node in program.outputs]
+    roots = tuple(node for _, node in program.outputs)
     session.insert(roots)
     saturation = session.saturate(limits)
     classes, root_ids = session.table(roots)
-    found = {graph: None for graph in _graphs(classes, root_ids, program.inputs, operators)}
+    found = {roots: None}
+    for graph in _graphs(classes, root_ids, program.inputs, operators):
+        check()
+        found[graph] = None
+    del found[roots]
     return sorted(found, key=lambda g: (_count(g), str(g))), saturation
 
 

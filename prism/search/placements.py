@@ -9,7 +9,7 @@ kept once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 
 from prism.program.node import Node, Op, topological
@@ -18,12 +18,15 @@ from prism.sgraph.graph import LOOP_DIM, BlockGraph
 Split = dict[Node, str | None]  # nodes inside the loop: the axis it partitions, if any is left
 
 
-def placements(roots: tuple[Node, ...], outputs: tuple[str, ...]) -> list[BlockGraph]:
+def placements(
+    roots: tuple[Node, ...], outputs: tuple[str, ...], check: Callable[[], None] = lambda: None
+) -> Iterator[BlockGraph]:
     """Block graphs for one member, without grid dimensions: they come with the mapping.
 
-    The first has no loop. `outputs` names the roots.
+    The first has no loop. `outputs` names the roots; `check` is called often and may raise.
     """
-    found: dict[BlockGraph, None] = {loop_free(roots, outputs): None}
+    yield loop_free(roots, outputs)
+    found: set[BlockGraph] = set()
     nodes = topological(roots)
     inputs = [n for n in nodes if n.op is Op.INPUT]
     for axes in product(*((None, *n.axes) for n in inputs)):
@@ -32,12 +35,16 @@ def placements(roots: tuple[Node, ...], outputs: tuple[str, ...]) -> list[BlockG
             continue
         varying = _varying(nodes, looped)
         for inside in _cuts(varying, looped):
+            check()
             crossing = _crossing(nodes, roots, inside)
             for kinds in product(*(_kinds(node, inside) for node in crossing)):
                 chosen = dict(zip(crossing, kinds, strict=True))
-                if _whole(nodes, roots, inside, chosen):
-                    found[_block(roots, outputs, inside, chosen, LOOP_DIM)] = None
-    return list(found)
+                if not _whole(nodes, roots, inside, chosen):
+                    continue
+                block = _block(roots, outputs, inside, chosen, LOOP_DIM)
+                if block not in found:
+                    found.add(block)
+                    yield block
 
 
 def loop_free(roots: tuple[Node, ...], outputs: tuple[str, ...]) -> BlockGraph:

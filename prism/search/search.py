@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from prism.errors import PrismError
@@ -16,7 +16,7 @@ from prism.program.serial import program_to_json
 from prism.search.exhaustive import block_graphs, by_operators, without_accumulators
 from prism.search.mappings import Choice, combine, grid_choices, loop_choices, variables
 from prism.search.members import members
-from prism.search.placements import placements
+from prism.search.placements import loop_free, placements
 from prism.sgraph.graph import GRID_DIMS, BlockGraph, Kernel, Mapping, SGraph
 from prism.verify.egraph import Limits, Saturation
 from prism.verify.encode import encode_kernel
@@ -131,15 +131,19 @@ class _Search:
     def clock(self, stage: str, since: float) -> float:
         now = time.perf_counter()
         self.result.seconds[stage] += now - since
-        if now - self.start > self.bounds.seconds:
-            raise _OutOfTime
+        self.check()
         return now
+
+    def check(self) -> None:
+        """Raises _OutOfTime when the budget is spent."""
+        if time.perf_counter() - self.start > self.bounds.seconds:
+            raise _OutOfTime
 
     def run(self) -> SearchResult:
         result = self.result
         try:
-            for blocks in self.generated():
-                self.blocks(blocks)
+            for family in self.families():
+                self.family(family)
         except _OutOfTime:
             result.ended = f"time limit of {self.bounds.seconds:g} s"
         except KeyboardInterrupt:
@@ -149,42 +153,59 @@ class _Search:
         result.total = time.perf_counter() - self.start
         return result
 
-    def generated(self) -> Iterator[list[BlockGraph]]:
-        """Block graphs, those with equal operators together."""
+    def families(self) -> Iterator[Iterable[BlockGraph]]:
+        """Block graphs as they are generated, those that differ in accumulators only together."""
         since = time.perf_counter()
         own = sum(n.op is not Op.INPUT for n in self.program.nodes)
-        bound, limits = own + self.bounds.extra_operators, Limits(nodes=self.bounds.nodes)
+        bound, limits = own + self.bounds.extra_operators, self.limits()
+        own_roots = tuple(node for _, node in self.program.outputs)
         if self.bounds.generator == "exhaustive":
-            found = block_graphs(self.program, bound, limits)
-            families = list(by_operators(found).values())
-        else:
-            found, saturation = members(self.program, bound, limits)
-            self.result.saturations.append(saturation)
-            if saturation.ended != "saturated":
-                self.result.ended = f"members: {saturation.ended}"
-            families = found
-        for family in families:
-            if self.bounds.generator != "exhaustive":
-                family = placements(family, self.outputs)
-            blocks = [b for b in family if self.bounds.loop or b.loop is None]
-            self.count("generate", 1, len(blocks))
+            source = loop_free(own_roots, self.outputs)
+            yield [source]  # whatever the budget, the program itself is in the result
+            found = block_graphs(self.program, bound, limits, self.check) - {source}
             self.clock("generate", since)
-            yield blocks
-            since = time.perf_counter()
-
-    def blocks(self, blocks: list[BlockGraph]) -> None:
-        """All mappings of block graphs that differ in their accumulators only."""
+            yield from by_operators(found).values()
+            return
+        yield placements(own_roots, self.outputs, self.check)
         since = time.perf_counter()
-        flat = without_accumulators(blocks[0])
+        found, saturation = members(self.program, bound, limits, self.check)
+        self.result.saturations.append(saturation)
+        if saturation.ended != "saturated":
+            self.result.ended = f"members: {saturation.ended}"
+        self.clock("generate", since)
+        for roots in found:
+            yield placements(roots, self.outputs, self.check)
+
+    def limits(self) -> Limits:
+        """What is left of the budget for one e-graph, a second at least."""
+        left = self.bounds.seconds - (time.perf_counter() - self.start)
+        return Limits(nodes=self.bounds.nodes, seconds=max(1.0, left))
+
+    def family(self, blocks: Iterable[BlockGraph]) -> None:
+        """All mappings of block graphs that differ in their accumulators only."""
+        grids: list[tuple[Choice, ...]] | None = None
+        since = time.perf_counter()
+        self.count("generate", 1, 0)
+        for block in blocks:
+            self.count("generate", 0, 1)
+            since = self.clock("generate", since)
+            if grids is None:
+                grids, correct = self.grids(without_accumulators(block))
+            if self.bounds.loop or block.loop is None:
+                self.block(block, len(grids), correct)
+            since = time.perf_counter()
+        self.clock("generate", since)
+
+    def grids(self, flat: BlockGraph) -> tuple[list[tuple[Choice, ...]], list[tuple[Choice, ...]]]:
+        """All grid mappings of a block graph, and those of which each dimension alone is right."""
+        since = time.perf_counter()
         choices = grid_choices(flat)
         grids = list(combine(choices, self.bounds.grid))
         since = self.clock("map", since)
-        alone = {c for c in choices if self.agrees(flat, (c,), frozenset())}
-        correct = [grid for grid in grids if alone.issuperset(grid)]
         self.refuter.forget()
+        alone = {c for c in choices if self.agrees(flat, (c,), frozenset())}
         self.clock("refute", since)
-        for block in blocks:
-            self.block(block, len(grids), correct)
+        return grids, [grid for grid in grids if alone.issuperset(grid)]
 
     def block(self, block: BlockGraph, grids: int, correct: list[tuple[Choice, ...]]) -> None:
         """All mappings of one block graph: of its `grids` grid mappings, those still standing."""
@@ -226,9 +247,7 @@ class _Search:
         batch, self.pending = self.pending, []
         if not batch:
             return
-        remaining = max(1.0, self.bounds.seconds - (since - self.start))
-        limits = Limits(nodes=self.bounds.nodes, seconds=remaining)
-        proofs = prove(self.program, [e for _, e in batch], limits)
+        proofs = prove(self.program, [e for _, e in batch], self.limits())
         self.result.saturations.append(proofs.saturation)
         for (graph, expressions), verdict in zip(batch, proofs.verdicts, strict=True):
             if not verdict.proved and self.refuter.refute(graph, expressions):
