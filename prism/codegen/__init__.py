@@ -4,6 +4,9 @@ from prism.codegen.backend import Backend
 from prism.codegen.cpu.manifest import CPU
 from prism.codegen.errors import LoweringError
 
+# exp is computed as the graph has it, without a running maximum; sums and intermediates are fp32.
+NUMERICS = "paper"
+
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (CPU,)}
 
-__all__ = ["BACKENDS", "Backend", "LoweringError"]
+__all__ = ["BACKENDS", "NUMERICS", "Backend", "LoweringError"]

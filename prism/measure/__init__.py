@@ -10,7 +10,7 @@ Public functions, each in the module named:
 - `bench.bench(program, winner_dir, baselines: list[BaselineSpec(name, adapter, options)],
   settings: BenchSettings(rounds, seconds, threads, seed, ...), out, context, progress=None)
   -> list[dict]`: one row a system, also written to `out` as JSON lines. `context` may hold
-  `workload`, `config`, `search_seconds`, `config_hash`, `container_digest`, `numerics`.
+  `workload`, `config`, `search_seconds`, `config_hash`, `container_digest`.
 - `environment.environment(threads) -> dict`: machine, compiler, versions, commit, dirty flag.
 - `rows.Row`: the schema of a result row; `rows.read_rows(path) -> list[dict]`.
 - `baseline.Unavailable(reason)`: what an adapter raises when its system is not there.

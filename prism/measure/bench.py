@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prism.errors import PrismError
+from prism.codegen import NUMERICS
 from prism.measure.baseline import BaselineSpec
 from prism.measure.compile import compile_one
 from prism.measure.eager_case import prepare_case
@@ -158,7 +159,7 @@ def _prism(
     case: Case, winner_dir: Path | None, settings: BenchSettings, work: Path, template: dict
 ) -> _System:
     """The winner, built anew from its stored source; the worker gates it before any timing."""
-    system = _System(Row(system="prism", **template))
+    system = _System(Row(system="prism", numerics=NUMERICS, **template))
     try:
         if winner_dir is None:
             raise PrismError("there is no winner")

@@ -38,7 +38,7 @@ class Row:
     bound_max: float | None = None
     bound_rms: float | None = None
     controls: dict[str, str] = field(default_factory=dict)
-    numerics: str = "stable"
+    numerics: str = "own"  # of the system itself; Prism's is a named mode
     timer: str = ""
     cache: str = "cold"
     samples_us: list[float] = field(default_factory=list)
