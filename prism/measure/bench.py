@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prism.errors import PrismError
 from prism.codegen import NUMERICS
+from prism.errors import PrismError
 from prism.measure.baseline import BaselineSpec
 from prism.measure.compile import compile_one
 from prism.measure.eager_case import prepare_case
