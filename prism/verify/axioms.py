@@ -1,64 +1,14 @@
-"""The equivalence axioms as data (paper Table 1 and section 6).
+"""The equivalence axioms as data (paper Table 1 and section 6); `axiom` explains the notation.
 
-Each axiom is a record: a name, its law in ordinary notation, the two sides as patterns, and guards.
-Patterns are s-expressions over
-
-    (Un o t)        any elementwise unary operator o, constants included in its name
-    (Scale c t)     multiplication by the constant c (linear, therefore apart from Un)
-    (Bin o s t)     elementwise binary operator, broadcast by axis names
-    (Mat s t k)     matmul contracting axis k
-    (Fold o t k)    reduction o ("sum" or "max") over axis k
-    (Part t d p) (Comb t d p) (Merge o t p) (Repl t p)   part, comb, red and repl of section 4
-
-A lower-case symbol is a variable: s t u v w for tensors, k d e for axes, p q for parallel
-dimensions, o for an operator name, c for a constant. Rules only ever introduce variables of their
-left side, so parallel operators are pushed *outward*, as section 6 prescribes.
-
-Tensors have named axes, so matmul is symmetric in its operands; a law that singles out one operand
-has a mirror image. Operand order itself is never a difference, so there is no commutativity rule.
+Rules only ever introduce variables of their left side, so parallel operators are pushed *outward*,
+as section 6 prescribes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Guard:
-    """A side condition: `lacks t k`, `within v t` (v's axes are among t's) or `differ a b`."""
-
-    kind: str
-    left: str
-    right: str
-
-
-def lacks(tensor: str, axis: str) -> Guard:
-    """`tensor` does not have `axis`."""
-    return Guard("lacks", tensor, axis)
-
-
-def within(inner: str, outer: str) -> Guard:
-    """Every axis of `inner` is an axis of `outer`: the broadcast does not grow `outer`."""
-    return Guard("within", inner, outer)
-
-
-def differ(a: str, b: str) -> Guard:
-    """Two axes, or two parallel dimensions, are not the same."""
-    return Guard("differ", a, b)
-
-
-@dataclass(frozen=True)
-class Axiom:
-    """left -> right under the guards; `both` adds right -> left."""
-
-    name: str
-    law: str
-    left: str
-    right: str
-    guards: tuple[Guard, ...] = ()
-    both: bool = False
-
+from prism.verify.axiom import Axiom, differ, lacks, with_mirrors, within
 
 # At d = 1, where part, comb, red and repl are identities: ordinary algebra ------------------------
 
@@ -66,6 +16,7 @@ class Axiom:
 def _row_scalings() -> Iterator[Axiom]:
     """A factor that lacks the contracted axis moves through a contraction."""
     for op in ("mul", "div"):
+        own = ('Bin "mul"',) if op == "mul" else ()
         yield Axiom(
             f"matmul commutes with {op}",
             f"matmul({op}(s, v), t) = {op}(matmul(s, t), v)",
@@ -73,14 +24,7 @@ def _row_scalings() -> Iterator[Axiom]:
             f'(Bin "{op}" (Mat s t k) v)',
             (lacks("v", "k"), within("v", "s")),
             both=True,
-        )
-        yield Axiom(
-            f"matmul commutes with {op}, mirrored",
-            f"matmul(s, {op}(t, v)) = {op}(matmul(s, t), v)",
-            f'(Mat s (Bin "{op}" t v) k)',
-            f'(Bin "{op}" (Mat s t k) v)',
-            (lacks("v", "k"), within("v", "t")),
-            both=True,
+            mirror=("Mat", *own),
         )
         yield Axiom(
             f"sum commutes with {op}",
@@ -89,6 +33,7 @@ def _row_scalings() -> Iterator[Axiom]:
             f'(Bin "{op}" (Fold "sum" t k) v)',
             (lacks("v", "k"), within("v", "t")),
             both=True,
+            mirror=own,
         )
     for op in ("add", "sub"):
         yield Axiom(
@@ -98,14 +43,7 @@ def _row_scalings() -> Iterator[Axiom]:
             f'(Bin "{op}" (Mat s u k) (Mat t u k))',
             (within("s", "t"), within("t", "s")),
             both=True,
-        )
-        yield Axiom(
-            f"matmul distributes over {op}, mirrored",
-            f"matmul(u, {op}(s, t)) = {op}(matmul(u, s), matmul(u, t))",
-            f'(Mat u (Bin "{op}" s t) k)',
-            f'(Bin "{op}" (Mat u s k) (Mat u t k))',
-            (within("s", "t"), within("t", "s")),
-            both=True,
+            mirror=("Mat",),
         )
         yield Axiom(
             f"sum distributes over {op}",
@@ -117,7 +55,7 @@ def _row_scalings() -> Iterator[Axiom]:
         )
 
 
-ALGEBRA: tuple[Axiom, ...] = (
+_ALGEBRA = (
     *_row_scalings(),
     Axiom(
         "matmul is associative",
@@ -140,13 +78,7 @@ ALGEBRA: tuple[Axiom, ...] = (
         "(Mat (Scale c s) t k)",
         "(Scale c (Mat s t k))",
         both=True,
-    ),
-    Axiom(
-        "scale moves through matmul, mirrored",
-        "matmul(s, c*t) = c*matmul(s, t)",
-        "(Mat s (Scale c t) k)",
-        "(Scale c (Mat s t k))",
-        both=True,
+        mirror=("Mat",),
     ),
     Axiom(
         "mul of a quotient",
@@ -155,14 +87,7 @@ ALGEBRA: tuple[Axiom, ...] = (
         '(Bin "div" (Bin "mul" s t) v)',
         (within("v", "s"),),
         both=True,
-    ),
-    Axiom(
-        "mul by a quotient",
-        "s*(t/v) = (s*t)/v",
-        '(Bin "mul" s (Bin "div" t v))',
-        '(Bin "div" (Bin "mul" s t) v)',
-        (within("v", "t"),),
-        both=True,
+        mirror=('Bin "mul"',),
     ),
     Axiom(
         "quotient of a quotient",
@@ -174,22 +99,27 @@ ALGEBRA: tuple[Axiom, ...] = (
     ),
 )
 
+ALGEBRA: tuple[Axiom, ...] = tuple(with_mirrors(_ALGEBRA))
+
 # Parallel operators pushed outward ----------------------------------------------------------------
 
 
 def _contractions() -> Iterator[Axiom]:
-    for name, s, t, out, guards in (
-        ("leading", "(Part s d p)", "(Part t d p)", "Part", (differ("d", "k"),)),
-        ("row", "(Part s d p)", "(Repl t p)", "Part", (differ("d", "k"), lacks("t", "d"))),
-        ("column", "(Repl s p)", "(Part t d p)", "Part", (differ("d", "k"), lacks("s", "d"))),
-    ):
-        yield Axiom(
-            f"parallel matmul ({name} partition)",
-            f"matmul of {s}, {t} = part(matmul(s, t), d, p)",
-            f"(Mat {s} {t} k)",
-            f"({out} (Mat s t k) d p)",
-            guards,
-        )
+    yield Axiom(
+        "parallel matmul (leading partition)",
+        "matmul(part(s, d, p), part(t, d, p)) = part(matmul(s, t), d, p)",
+        "(Mat (Part s d p) (Part t d p) k)",
+        "(Part (Mat s t k) d p)",
+        (differ("d", "k"),),
+    )
+    yield Axiom(
+        "parallel matmul (row partition)",
+        "matmul(part(s, d, p), repl(t, p)) = part(matmul(s, t), d, p) where t lacks d",
+        "(Mat (Part s d p) (Repl t p) k)",
+        "(Part (Mat s t k) d p)",
+        (differ("d", "k"), lacks("t", "d")),
+        mirror=("Mat",),
+    )
     yield Axiom(
         "parallel matmul (replicated)",
         "matmul(repl(s, p), repl(t, p)) = repl(matmul(s, t), p)",
@@ -270,13 +200,7 @@ def _elementwise() -> Iterator[Axiom]:
         "(Bin o (Part s d p) (Repl t p))",
         "(Part (Bin o s t) d p)",
         (lacks("t", "d"),),
-    )
-    yield Axiom(
-        "binary of repl and part",
-        "f(repl(s, p), part(t, d, p)) = part(f(s, t), d, p) where s lacks d",
-        "(Bin o (Repl s p) (Part t d p))",
-        "(Part (Bin o s t) d p)",
-        (lacks("s", "d"),),
+        mirror=("Bin o",),
     )
     yield Axiom(
         "binary and repl commute",
@@ -294,13 +218,8 @@ def _linear() -> Iterator[Axiom]:
             f"red({op}(t, repl(v, p)), p) = {op}(red(t, p), v)",
             f'(Merge "sum" (Bin "{op}" t (Repl v p)) p)',
             f'(Bin "{op}" (Merge "sum" t p) v)',
+            mirror=('Bin "mul"',) if op == "mul" else (),
         )
-    yield Axiom(
-        "red and mul by a replicated factor commute, mirrored",
-        "red(mul(repl(v, p), t), p) = mul(v, red(t, p))",
-        '(Merge "sum" (Bin "mul" (Repl v p) t) p)',
-        '(Bin "mul" v (Merge "sum" t p))',
-    )
     for op in ("add", "sub"):
         yield Axiom(
             f"red distributes over {op}",
@@ -320,12 +239,7 @@ def _linear() -> Iterator[Axiom]:
         "red(matmul(t, repl(s, p)), p) = matmul(red(t, p), s)",
         '(Merge "sum" (Mat t (Repl s p) k) p)',
         '(Mat (Merge "sum" t p) s k)',
-    )
-    yield Axiom(
-        "red and matmul by a replicated operand commute, mirrored",
-        "red(matmul(repl(s, p), t), p) = matmul(s, red(t, p))",
-        '(Merge "sum" (Mat (Repl s p) t k) p)',
-        '(Mat s (Merge "sum" t p) k)',
+        mirror=("Mat",),
     )
     yield Axiom(
         "red and reduction over another axis commute",
@@ -349,7 +263,7 @@ def _linear() -> Iterator[Axiom]:
     )
 
 
-PARALLEL: tuple[Axiom, ...] = (
+_PARALLEL = (
     Axiom("comb cancels part", "comb(part(t, d, p), d, p) = t", "(Comb (Part t d p) d p)", "t"),
     *_contractions(),
     *_folds(),
@@ -399,3 +313,5 @@ PARALLEL: tuple[Axiom, ...] = (
         (differ("d", "e"), differ("p", "q")),
     ),
 )
+
+PARALLEL: tuple[Axiom, ...] = tuple(with_mirrors(_PARALLEL))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from egglog.bindings import EGraph
 
 from prism.program.node import BINARY, REDUCE, UNARY, Node, Op, topological
-from prism.verify.axioms import Axiom, Guard
+from prism.verify.axiom import Axiom, Guard
 
 _PRELUDE = """
 (sort Axes (Set String))

@@ -9,7 +9,6 @@ parallel dimensions, as every encoded sGraph has.
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ from prism.errors import PrismError
 from prism.program.node import BINARY, REDUCE, UNARY, WITH_CONSTANT, Node, Op
 from prism.program.numeric import aligned
 from prism.program.program import Program
-from prism.verify.axioms import Axiom, Guard
+from prism.verify.axiom import Axiom, Guard, Pattern, read
 from prism.verify.semantics import Interpreter, ShapeError
 
 _AXES = ("a", "b", "c")
@@ -50,7 +49,7 @@ def instance(axiom: Axiom, rng: random.Random, tries: int = 20_000) -> Instance:
 
     Raises ValueError when none is found, which means that the axiom can never apply.
     """
-    left, right = _read(axiom.left), _read(axiom.right)
+    left, right = read(axiom.left), read(axiom.right)
     for _ in range(tries):
         names = _assignment(rng)
         try:
@@ -154,22 +153,6 @@ def _holds(guard: Guard, names: dict[str, object]) -> bool:
         case "within":
             return set(left.axes) <= set(right.axes)
     return left != right
-
-
-Pattern = str | list
-
-
-def _read(text: str) -> Pattern:
-    stack: list[list] = [[]]
-    for token in re.findall(r'\(|\)|"[^"]*"|[^\s()]+', text):
-        if token == "(":
-            stack.append([])
-        elif token == ")":
-            done = stack.pop()
-            stack[-1].append(done)
-        else:
-            stack[-1].append(token)
-    return stack[0][0]
 
 
 def _build(pattern: Pattern, names: dict[str, object]) -> Node:

@@ -11,7 +11,8 @@ from prism.program.node import BINARY, UNARY, WITH_CONSTANT, Node, Op
 from prism.search import Bounds, search
 from prism.sgraph import BlockGraph, Kernel, Mapping, MapVar, SGraph, make_mapping
 from prism.verify import Outcome, Refuter, encode, prove
-from prism.verify.axioms import ALGEBRA, PARALLEL, Axiom, differ, lacks, within
+from prism.verify.axiom import Axiom, differ, lacks, within
+from prism.verify.axioms import ALGEBRA, PARALLEL
 from prism.verify.egraph import Limits
 from prism.verify.instances import agrees, instance, layout
 

@@ -1,0 +1,111 @@
+"""What an axiom is: a record that a proof, a test and a reader share.
+
+Each axiom is a record: a name, its law in ordinary notation, the two sides as patterns, and guards.
+Patterns are s-expressions over
+
+    (Un o t)        any elementwise unary operator o, constants included in its name
+    (Scale c t)     multiplication by the constant c (linear, therefore apart from Un)
+    (Bin o s t)     elementwise binary operator, broadcast by axis names
+    (Mat s t k)     matmul contracting axis k
+    (Fold o t k)    reduction o ("sum" or "max") over axis k
+    (Part t d p) (Comb t d p) (Merge o t p) (Repl t p)   part, comb, red and repl of section 4
+
+A lower-case symbol is a variable: s t u v w for tensors, k d e for axes, p q for parallel
+dimensions, o for an operator name, c for a constant.
+
+Tensors have named axes, so matmul is symmetric in its operands. There is no commutativity rule, as
+operand order is never worth a graph of its own; a law that singles out one operand of matmul or mul
+has mirror images instead, which are made from `mirror`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A side condition: `lacks t k`, `within v t` (v's axes are among t's) or `differ a b`."""
+
+    kind: str
+    left: str
+    right: str
+
+
+def lacks(tensor: str, axis: str) -> Guard:
+    """`tensor` does not have `axis`."""
+    return Guard("lacks", tensor, axis)
+
+
+def within(inner: str, outer: str) -> Guard:
+    """Every axis of `inner` is an axis of `outer`: the broadcast does not grow `outer`."""
+    return Guard("within", inner, outer)
+
+
+def differ(a: str, b: str) -> Guard:
+    """Two axes, or two parallel dimensions, are not the same."""
+    return Guard("differ", a, b)
+
+
+@dataclass(frozen=True)
+class Axiom:
+    """left -> right under the guards; `both` adds right -> left.
+
+    `mirror` lists constructors such as `Mat` or `Bin "mul"`: for each there is also the law with
+    their operands exchanged on both sides.
+    """
+
+    name: str
+    law: str
+    left: str
+    right: str
+    guards: tuple[Guard, ...] = ()
+    both: bool = False
+    mirror: tuple[str, ...] = ()
+
+
+Pattern = str | list
+
+
+def read(text: str) -> Pattern:
+    """A pattern as nested lists of tokens."""
+    stack: list[list] = [[]]
+    for token in re.findall(r'\(|\)|"[^"]*"|[^\s()]+', text):
+        if token == "(":
+            stack.append([])
+        elif token == ")":
+            done = stack.pop()
+            stack[-1].append(done)
+        else:
+            stack[-1].append(token)
+    return stack[0][0]
+
+
+def _exchanged(pattern: Pattern, head: str) -> str:
+    """The pattern as text, with the two operands of every `head` exchanged."""
+    if isinstance(pattern, str):
+        return pattern
+    items = [_exchanged(p, head) for p in pattern]
+    at = len(head.split())
+    if items[:at] == head.split():
+        items[at], items[at + 1] = items[at + 1], items[at]
+    return f"({' '.join(items)})"
+
+
+def with_mirrors(axioms: Iterable[Axiom]) -> Iterator[Axiom]:
+    """The axioms and all their mirror images."""
+    for axiom in axioms:
+        images = [axiom]
+        for head in axiom.mirror:
+            images += [
+                replace(
+                    image,
+                    name=f"{image.name}, {head} exchanged",
+                    left=_exchanged(read(image.left), head),
+                    right=_exchanged(read(image.right), head),
+                )
+                for image in images
+            ]
+        yield from images
