@@ -154,7 +154,7 @@ class Builder:
     # Result -------------------------------------------------------------------------------
 
     def build(self, **outputs: Node) -> Program:
-        """The finished program. Raises PrismError for an unused input or axis, naming it."""
+        """The finished program. Raises PrismError for an unused input, naming it."""
         if not outputs:
             raise PrismError(f"program {self.name}: has no output")
         for name, node in outputs.items():

@@ -7,7 +7,7 @@ operator, sources and argument are the same object, and identity is equality.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from enum import Enum
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -149,13 +149,16 @@ def union_axes(nodes: Iterable[Node]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(axis for node in ordered for axis in node.axes))
 
 
-def topological(roots: Iterable[Node]) -> list[Node]:
-    """All nodes reachable from `roots`, sources before users, in a deterministic order."""
+def topological(roots: Iterable[Node], known: Container[Node] = ()) -> list[Node]:
+    """Nodes reachable from `roots`, sources before users, in a deterministic order.
+
+    Those in `known`, and what only they reach, are left out.
+    """
     order: dict[Node, None] = {}
     stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]
     while stack:
         node, done = stack.pop()
-        if node in order:
+        if node in order or node in known:
             continue
         if done:
             order[node] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from prism.errors import PrismError
-from prism.program.node import Node, Op
+from prism.program.node import LEGAL, Node, Op
 from prism.program.program import Program
 
 
@@ -52,6 +52,8 @@ def program_from_json(data: dict) -> Program:
     """Raises PrismError for data that is not a program."""
     try:
         nodes = nodes_from_json(data["nodes"])
+        if illegal := {n.op.value for n in nodes if n.op not in LEGAL["program"]}:
+            raise ValueError(f"{sorted(illegal)} are no operators of a program")
         outputs = tuple((name, nodes[i]) for name, i in data["outputs"].items())
         inputs = tuple(data["inputs"])
         rest = (data["sizes"], data["dtype"], data["params"])

@@ -20,6 +20,7 @@ from prism.program.node import (
 )
 from prism.program.program import Program
 from prism.search.mappings import assignments
+from prism.search.placements import without_accumulators
 from prism.sgraph.constraints import walk
 from prism.sgraph.graph import LOOP_DIM, BlockGraph, after_loop
 from prism.verify.axioms import ALGEBRA
@@ -147,18 +148,6 @@ def _finished(state: State, program: Program, expressions: Expressions) -> Itera
         block = BlockGraph((), loop, savers)
         if loop is None or _sizes_match(frozenset(block.nodes)):
             yield block
-
-
-def without_accumulators(block: BlockGraph) -> BlockGraph:
-    """The block graph at d_i = 1, where accumulators are identities."""
-    new: dict[Node, Node] = {}
-    for node in block.nodes:
-        src = tuple(new[s] for s in node.src)
-        if node.op is Op.ACCUM:
-            new[node] = src[0]
-        else:
-            new[node] = Node(node.op, src, node.arg, None if src else node.axes)
-    return BlockGraph(block.grid, None, tuple(new[s] for s in block.savers))
 
 
 def by_operators(blocks: Iterable[BlockGraph]) -> dict[BlockGraph, list[BlockGraph]]:

@@ -56,7 +56,7 @@ def assignments(found: Constraints, par: str) -> Iterator[Choice]:
         return
     classes = _classes([v for v in found.variables if v.par == par], found)
     groups = [g for g in found.at_most_one if all(v.par == par for v in g)]
-    varies = [g for g in found.varies if any(v.par == par for v in g)]
+    varies = found.varies if par not in GRID_DIMS else ()
     one = frozenset(v for v in found.one if v.par == par)
     allowed = [c for c in classes if not c & found.zero]
     if any(not any(g & c for c in allowed) for g in varies):

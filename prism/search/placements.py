@@ -146,3 +146,15 @@ def _block(
         Node(Op.SAVE, (after[root],), name) for root, name in zip(roots, outputs, strict=True)
     ]
     return BlockGraph((), loop, tuple(savers))
+
+
+def without_accumulators(block: BlockGraph) -> BlockGraph:
+    """The block graph at d_i = 1, where accumulators are identities."""
+    new: dict[Node, Node] = {}
+    for node in block.nodes:
+        src = tuple(new[s] for s in node.src)
+        if node.op is Op.ACCUM:
+            new[node] = src[0]
+        else:
+            new[node] = Node(node.op, src, node.arg, None if src else node.axes)
+    return BlockGraph(block.grid, None, tuple(new[s] for s in block.savers))

@@ -13,10 +13,10 @@ from prism.errors import PrismError
 from prism.program.node import Node, Op
 from prism.program.program import Program
 from prism.program.serial import program_to_json
-from prism.search.exhaustive import block_graphs, by_operators, without_accumulators
+from prism.search.exhaustive import block_graphs, by_operators
 from prism.search.mappings import Choice, combine, grid_choices, loop_choices, variables
 from prism.search.members import members
-from prism.search.placements import loop_free, placements
+from prism.search.placements import loop_free, placements, without_accumulators
 from prism.sgraph.graph import GRID_DIMS, BlockGraph, Kernel, Mapping, SGraph
 from prism.verify.egraph import Limits, Saturation
 from prism.verify.encode import encode_kernel
@@ -135,8 +135,9 @@ class _Search:
         return now
 
     def check(self) -> None:
-        """Raises _OutOfTime when the budget is spent."""
-        if time.perf_counter() - self.start > self.bounds.seconds:
+        """Raises _OutOfTime when the budget is spent, though not before there is any graph."""
+        spent = time.perf_counter() - self.start > self.bounds.seconds
+        if spent and (self.pending or self.result.found):
             raise _OutOfTime
 
     def run(self) -> SearchResult:
@@ -252,6 +253,8 @@ class _Search:
         for (graph, expressions), verdict in zip(batch, proofs.verdicts, strict=True):
             if not verdict.proved and self.refuter.refute(graph, expressions):
                 self.rejected["refuted: wrong with grid and loop together"] += 1
+                self.count("refute", 0, -1)
+                self.count("prove", -1, 0)
                 continue
             self.result.found.append(Found(graph, verdict))
             if not verdict.proved:

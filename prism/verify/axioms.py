@@ -165,6 +165,7 @@ def _folds() -> Iterator[Axiom]:
         "sum(red(t, p), k) = red(sum(t, k), p)",
         "(Fold o (Merge o t p) k)",
         "(Merge o (Fold o t k) p)",
+        both=True,
     )
 
 
@@ -240,12 +241,6 @@ def _linear() -> Iterator[Axiom]:
         '(Merge "sum" (Mat t (Repl s p) k) p)',
         '(Mat (Merge "sum" t p) s k)',
         mirror=("Mat",),
-    )
-    yield Axiom(
-        "red and reduction over another axis commute",
-        "red(sum(t, k), p) = sum(red(t, p), k)",
-        "(Merge o (Fold o t k) p)",
-        "(Fold o (Merge o t p) k)",
     )
     yield Axiom(
         "red and part commute",

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from egglog.bindings import EGraph
 
-from prism.program.node import BINARY, REDUCE, UNARY, Node, Op, topological
+from prism.errors import PrismError
+from prism.program.node import BINARY, LEGAL, UNARY, Node, Op, topological
 from prism.verify.axiom import Axiom, Guard
 
 _PRELUDE = """
@@ -98,6 +99,8 @@ def rule_text(axiom: Axiom, ruleset: str) -> str:
 def encoded(node: Node) -> tuple[str, ...]:
     """One node as its constructor and the constructor's texts, without its sources."""
     op, arg = node.op, node.arg
+    if op not in LEGAL["expression"]:
+        raise PrismError(f"expression: operator {op.value} is not legal here")
     match op:
         case Op.INPUT:
             return ("In", arg)
@@ -117,9 +120,7 @@ def encoded(node: Node) -> tuple[str, ...]:
         return ("Un", op.value + (f":{arg}" if arg else ""))
     if op in BINARY:
         return ("Bin", op.value)
-    if op in REDUCE:
-        return ("Fold", op.value, arg)
-    raise ValueError(f"{op} has no term")
+    return ("Fold", op.value, arg)
 
 
 @dataclass
@@ -173,9 +174,7 @@ class Session:
         parses, which costs far more than the proof itself.
         """
         rows: list[str] = []
-        for node in topological(n for n in roots if n not in self._ids):
-            if node in self._ids:
-                continue
+        for node in topological(roots, self._ids.copy()):
             self._ids[node] = len(self._ids)
             form, *texts = encoded(node)
             sources = [self._ids[s] for s in node.src] + [0, 0]

@@ -38,10 +38,10 @@ class IllTyped(ValueError):
 
 @dataclass(frozen=True)
 class Instance:
-    """Both sides as expressions over inputs."""
+    """Both sides as expressions over inputs; `right` is None when there is no such expression."""
 
     left: Node
-    right: Node
+    right: Node | None
 
 
 def instance(axiom: Axiom, rng: random.Random, tries: int = 20_000) -> Instance:
@@ -49,21 +49,25 @@ def instance(axiom: Axiom, rng: random.Random, tries: int = 20_000) -> Instance:
 
     Raises ValueError when none is found, which means that the axiom can never apply.
     """
-    left, right = read(axiom.left), read(axiom.right)
     for _ in range(tries):
         names = _assignment(rng)
         try:
-            sides = Instance(_build(left, names), _build(right, names))
-            layout(sides.left)
+            left = _build(read(axiom.left), names)
+            layout(left)
         except (ValueError, KeyError, PrismError):  # does not fit together: draw again
             continue
         if all(_holds(guard, names) for guard in axiom.guards):
-            return sides
+            try:
+                return Instance(left, _build(read(axiom.right), names))
+            except (ValueError, PrismError):
+                return Instance(left, None)
     raise ValueError(f"axiom {axiom.name!r}: no instance in {tries} tries")
 
 
 def agrees(sides: Instance, seed: int) -> bool:
     """Whether both sides have one value at random inputs, in the exact semantics."""
+    if sides.right is None:
+        return False
     extents = dict.fromkeys(_AXES, 36)  # two nested splits by 2 and 3, each twice
     program = Program("axiom", (("left", sides.left), ("right", sides.right)), extents)
     interpreter = Interpreter(program, dict.fromkeys(_AXES, 36), _PARS, seed)

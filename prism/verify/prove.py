@@ -17,6 +17,7 @@ from prism.verify.semantics import Interpreter, ShapeError
 from prism.verify.verdict import Outcome, Verdict
 
 _PARS = {"x": 2, "y": 2, "z": 2, "i": 3}
+_CHUNK = 2  # elements of the smallest piece: with one, a sum and a maximum over it look alike
 _TOLERANCE = 1e-9
 
 
@@ -53,10 +54,9 @@ class Refuter:
             (v.axis, v.par) for k in graph.kernels if k.mapping for v in k.mapping.ones
         )
         if splits not in self._interpreters:
-            axes = dict.fromkeys(self.program.sizes, 1)
+            axes = dict.fromkeys(self.program.sizes, _CHUNK)
             for axis, par in splits:
                 axes[axis] *= _PARS[par]
-            axes = {axis: extent if extent > 1 else 2 for axis, extent in axes.items()}
             self._interpreters[splits] = Interpreter(self.program, axes, _PARS, self.seed)
         return self._interpreters[splits]
 

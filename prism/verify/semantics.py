@@ -6,11 +6,11 @@ language's own, applied to arrays that happen to have these extra dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from prism.program.node import Node, Op
+from prism.program.node import Node, Op, topological
 from prism.program.numeric import Named, apply
 from prism.program.program import Program
 
@@ -41,7 +41,7 @@ class Interpreter:
         """The array of `root`. Raises ShapeError when the expression has no value."""
         found = self._values.get(root)
         if found is None:
-            for node in topological_missing(root, self._values):
+            for node in topological([root], self._values):
                 self._values[node] = self._step(node)
             found = self._values[root]
         if isinstance(found, ShapeError):
@@ -60,22 +60,6 @@ class Interpreter:
                 return apply(node.op, node.arg, sources, self.env)
         except (ValueError, KeyError) as error:
             return ShapeError(f"{node.op.value}: {error}")
-
-
-def topological_missing(root: Node, known: Mapping[Node, object]) -> Iterable[Node]:
-    """Nodes below `root` that are not in `known`, sources first."""
-    order: dict[Node, None] = {}
-    stack = [(root, False)]
-    while stack:
-        node, done = stack.pop()
-        if node in order or node in known:
-            continue
-        if done:
-            order[node] = None
-        else:
-            stack.append((node, True))
-            stack.extend((s, False) for s in node.src)
-    return order
 
 
 def _part(t: Named, arg, pars) -> Named:

@@ -1,0 +1,65 @@
+"""Proved graphs, lowered at ragged sizes, compute their program.
+
+The proof speaks of equal chunks; a kernel's last tile may be shorter. So every proved graph is also
+run, by the interpreter in float64, at sizes that nothing divides.
+"""
+
+import random
+
+import numpy as np
+import pytest
+from workloads import PROGRAMS, symbolic
+
+from prism.codegen import LoweringError
+from prism.codegen.interpreter import run
+from prism.codegen.lower import lower
+from prism.instantiate.concrete import Concrete
+from prism.instantiate.space import problem
+from prism.program import evaluate
+from prism.search import Bounds, search
+
+MORE = [
+    symbolic("sum_of_max", "O = sum(max(X, k), n)", {"X": "n k m"}),
+    symbolic("max_of_sum", "O = max(sum(X, k), n)", {"X": "n k m"}),
+    symbolic("chain", "O = matmul(relu(X @ A), B, f)", {"X": "n d", "A": "d f", "B": "f e"}),
+    symbolic("batched", "O = gelu(matmul(X, A, d) - C)", {"X": "b n d", "A": "b d f", "C": "f"}),
+    symbolic("centered", "O = square(X - scale(sum(X, d), 1/d))", {"X": "n d"}),
+]
+ALL = {p.name: p for p in (*PROGRAMS.values(), *MORE)}
+
+
+def points(program, graph, rng, count):
+    """Random sizes of every parallel dimension, most of which divide nothing."""
+    kernel = graph.kernels[0]
+    for _ in range(count * 20):
+        sizes = {p: rng.randint(1, 5) for p in kernel.block.pars}
+        if problem(program, kernel, sizes) is None:
+            count -= 1
+            yield Concrete(program, graph, (sizes,), {"schedule": "static"})
+        if count == 0:
+            return
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_proved_graphs_compute_their_program_at_ragged_sizes(name):
+    rng = random.Random(name)
+    graphs = [f.graph for f in search(ALL[name], Bounds(grid=2)).proved]
+    assert graphs
+    ran = 0
+    for graph in rng.sample(graphs, min(len(graphs), 60)):
+        sizes = {axis: rng.choice((3, 5, 7, 11, 13)) for axis in ALL[name].sizes}
+        program = ALL[name].bind(**sizes)
+        numbers = np.random.default_rng(rng.randrange(2**32))
+        inputs = {n: numbers.normal(size=program.shape(x)) for n, x in program.inputs.items()}
+        expected = evaluate(program, inputs)
+        for concrete in points(program, graph, rng, 3):
+            try:
+                tile = lower(concrete)
+            except LoweringError as error:  # refused with a reason, never wrong
+                assert "ragged" in str(error) or "cut" in str(error), error
+                continue
+            found = run(tile, inputs, np.float64)
+            ran += 1
+            for output, value in expected.items():
+                np.testing.assert_allclose(found[output], value, rtol=1e-9, atol=1e-9)
+    assert ran >= len(graphs[:60])
