@@ -3,7 +3,8 @@
 Compositions that PyTorch has one operator for are recognised: softmax (`torch.softmax`, stable)
 and rms_norm (`F.rms_norm`, statistics in fp32). The rest is one PyTorch operator an operator.
 Matrix products are `torch.matmul` on views, with no copy where the layouts allow; `torch.einsum`
-is left for what `matmul` cannot say. Shared subexpressions are computed once.
+is left for what `matmul` cannot say. Shared subexpressions are computed once. Inputs are named
+`g_NAME` and values `v_NUMBER`, so that an input may have any name.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class _Writer:
         self.axes: dict[Node, tuple[str, ...]] = {}
 
     def put(self, node: Node, expression: str, axes: tuple[str, ...]) -> None:
-        self.names[node] = f"t{len(self.lines)}"
+        self.names[node] = f"v_{len(self.lines)}"
         self.axes[node] = axes
         self.lines.append(f"{self.names[node]} = {expression}")
 
@@ -180,7 +181,7 @@ def torch_source(program: Program) -> str:
     """Source of `def program(inputs...)`, returning the outputs in the program's order."""
     writer = _Writer(program)
     for name, node in program.inputs.items():
-        writer.names[node], writer.axes[node] = name, node.axes
+        writer.names[node], writer.axes[node] = f"g_{name}", node.axes
     for node in _needed(program):
         if node.op is Op.INPUT:
             continue
@@ -196,7 +197,7 @@ def torch_source(program: Program) -> str:
         text = writer.permuted(node, node.axes)
         results.append(text if text == writer.names[node] else f"{text}.contiguous()")
     body = "".join(f"    {line}\n" for line in writer.lines)
-    arguments = ", ".join(program.inputs)
+    arguments = ", ".join(writer.names[node] for node in program.inputs.values())
     return f"def program({arguments}):\n{body}    return [{', '.join(results)}]\n"
 
 

@@ -52,7 +52,21 @@ def einsums():
     )
 
 
+def any_names():
+    """Inputs named like what generated code uses itself; `t0` as in H = exp(X); O = H * t0."""
+    b = Builder("names", {"n": 4, "d": 6}, "fp32")
+    x, *others = (
+        b.input(name, "n d") for name in ("X", "t0", "v_0", "g_X", "F", "torch", "program")
+    )
+    word, line = b.input("class", "n d"), b.input("lambda", "d")
+    result = b.mul(b.exp(x), others[0])
+    for other in (*others[1:], word, line):
+        result = b.add(b.silu(result), other)
+    return b.build(O=result)
+
+
 PROGRAMS = [rmsnorm(), gated_mlp(), attention(), attention("b g r s d"), odd_layouts(), einsums()]
+PROGRAMS.append(any_names())
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
@@ -67,13 +81,13 @@ def test_the_function_computes_the_program(program):
 
 def test_compositions_become_pytorch_s_own_operators():
     assert torch_source(rmsnorm()) == (
-        "def program(X, W):\n"
-        "    t0 = F.rms_norm(X, (64,), eps=1e-05)\n"
-        "    t1 = torch.matmul(t0, W)\n"
-        "    return [t1]\n"
+        "def program(g_X, g_W):\n"
+        "    v_0 = F.rms_norm(g_X, (64,), eps=1e-05)\n"
+        "    v_1 = torch.matmul(v_0, g_W)\n"
+        "    return [v_1]\n"
     )
     text = torch_source(attention())
-    assert "torch.softmax(t2, dim=-1)" in text and "torch.matmul(t0, K.mT)" in text
+    assert "torch.softmax(v_2, dim=-1)" in text and "torch.matmul(v_0, g_K.mT)" in text
     assert "exp" not in text and "einsum" not in text and "contiguous" not in text
 
 
@@ -83,12 +97,12 @@ def test_a_shared_norm_is_computed_once():
 
 def test_query_heads_of_one_group_become_one_product():
     text = torch_source(attention("b g r s d"))
-    assert "t0.reshape(2, 3, -1, 16)" in text and "einsum" not in text
+    assert "v_0.reshape(2, 3, -1, 16)" in text and "einsum" not in text
 
 
 def test_what_only_looks_like_softmax_stays_as_it_is():
     text = torch_source(odd_layouts())
-    assert text.count("torch.softmax") == 1 and "torch.exp(X)" in text
+    assert text.count("torch.softmax") == 1 and "torch.exp(g_X)" in text
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
