@@ -7,15 +7,25 @@ larger; `max` is the largest and `rms` the root mean square over the output. So 
 however small its values are, and rounding to the dtype never costs more than its unit roundoff.
 
 Bound. Each of the two at most twice PyTorch eager's (same dtype, same inputs, on the CPU) plus a
-floor: (4 for max, 1 for rms) * (u(dtype) + sqrt(K) * u(fp32)), with K the longest reduction.
+floor: (4 for max, 1 for rms) * F with F = u(dtype) + sqrt(K) * u(fp32), K the longest reduction.
+Eager counts for an output only up to an error of 24 floors (96 F for max, 24 F for rms), so that no
+bound reaches the error of zeros (1 in max, in rms a fifth of it), and if at least one of its
+elements can be compared. Otherwise it gave nothing usable: its share is then the rounding of the
+result alone, and the reason is recorded.
 
 Masks. NaN, +Inf and -Inf must stand exactly where the reference, rounded to the dtype, or eager
-has them: where eager overflows and float64 does not, either is accepted.
+has them: where eager overflows and float64 does not, either is accepted for that element. But an
+output of whose finite reference no element at all is finite fails, whatever eager has.
+
+Controls. Zeros, a constant, noise and permuted rows must fail in every output, or the gate is
+blind for the case and no system of it gets a time. One that equals the reference after rounding
+(such as zeros where the program gives zeros) is no control for that output.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -25,6 +35,7 @@ from prism.measure.inputs import ALIGNMENT, STORAGE, Case, aligned_bytes, round_
 ROUNDOFF = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 2.0**-24}
 EAGER_FACTOR = 2.0
 FLOOR = {"max": 4.0, "rms": 1.0}
+EAGER_CAP = 24.0  # floors
 # Two fills for outputs. 0xFFFF... is a NaN in every dtype; 0x5555... is an unlikely finite number.
 POISONS = (0xFF, 0x55)
 GUARD_BYTES = 4096
@@ -83,14 +94,26 @@ def measure_error(value: np.ndarray, reference: np.ndarray) -> Error:
     return Error(float(error.max()), rms)
 
 
-def bound_of(eager: Error | None, dtype: str, longest_reduction: int) -> Error:
-    """The bound for a case. Without eager's error, that of rounding the result alone."""
-    floor = ROUNDOFF[dtype] + math.sqrt(longest_reduction) * ROUNDOFF["fp32"]
-    base = eager or Error(ROUNDOFF[dtype], ROUNDOFF[dtype])
-    return Error(
-        EAGER_FACTOR * base.max + FLOOR["max"] * floor,
-        EAGER_FACTOR * base.rms + FLOOR["rms"] * floor,
-    )
+def bound_of(eager: Error | None, dtype: str, longest_reduction: int) -> tuple[Error, str]:
+    """The bound for an output, and why eager has no share in it (empty when it has).
+
+    `eager` is eager's error, None without one.
+    """
+    unit = ROUNDOFF[dtype] + math.sqrt(longest_reduction) * ROUNDOFF["fp32"]
+    floor = Error(FLOOR["max"] * unit, FLOOR["rms"] * unit)
+    reason = "" if eager is not None else "eager gave no element to compare"
+    for norm in ("max", "rms"):
+        most = EAGER_CAP * getattr(floor, norm)
+        if not reason and not getattr(eager, norm) <= most:
+            reason = f"eager's {norm} error {getattr(eager, norm):.3g} is over {most:.3g}"
+    base = Error(ROUNDOFF[dtype], ROUNDOFF[dtype]) if reason else eager
+    bound = Error(EAGER_FACTOR * base.max + floor.max, EAGER_FACTOR * base.rms + floor.rms)
+    return bound, reason
+
+
+def comparable(value: np.ndarray, reference: np.ndarray) -> bool:
+    """Whether some element is finite in both."""
+    return bool((np.isfinite(value) & np.isfinite(reference)).any())
 
 
 def _kind(x: np.ndarray) -> np.ndarray:
@@ -126,6 +149,9 @@ def check(
             f"{_KINDS[int(got[at])]} where {_KINDS[int(want[at])]} is right, first at {list(at)}"
         )
         return Verdict("FAILED", output, Error(math.inf, math.inf), bound, reason)
+    if (want == 0).any() and not comparable(wide, reference):
+        reason = f"output {output}: no element is finite, so none can be compared"
+        return Verdict("FAILED", output, Error(math.inf, math.inf), bound, reason)
     for norm in ("max", "rms"):
         if not getattr(error, norm) <= getattr(bound, norm):
             reason = (
@@ -143,39 +169,58 @@ class Gate:
         self.case, self.dtype = case, case.dtype
         self.references = case.references()
         self.eager = case.eager()
-        self.bounds = {}
+        self.bounds: dict[str, Error] = {}
+        self.without_eager: dict[str, str] = {}  # by output: why eager has no share in its bound
         for name, reference in self.references.items():
             error = None
             if self.eager is not None:
-                error = measure_error(widen(self.eager[name], self.dtype), reference)
-            self.bounds[name] = bound_of(error, self.dtype, case.data["longest_reduction"])
+                value = widen(self.eager[name], self.dtype)
+                error = measure_error(value, reference) if comparable(value, reference) else None
+            bound, reason = bound_of(error, self.dtype, case.data["longest_reduction"])
+            self.bounds[name] = bound
+            if reason:
+                self.without_eager[name] = case.eager_record.get("reason", reason)
 
     def check(self, outputs: dict[str, np.ndarray]) -> Verdict:
         """All outputs (storage form): the first failure, else the one nearest its bound."""
-        verdicts = [
-            check(
-                name,
-                outputs[name],
-                reference,
-                self.dtype,
-                self.bounds[name],
-                None if self.eager is None else self.eager[name],
-            )
-            for name, reference in self.references.items()
-        ]
-        return worst(verdicts)
+        return worst([self.check_one(name, outputs[name]) for name in self.references])
+
+    def check_one(self, name: str, value: np.ndarray) -> Verdict:
+        """One output, in storage form."""
+        eager = None if self.eager is None else self.eager[name]
+        return check(name, value, self.references[name], self.dtype, self.bounds[name], eager)
 
     def controls(self) -> dict[str, str]:
-        """Each must-fail control: "failed" as it must, or why it is no control for this case."""
+        """Each must-fail control by its name: "failed" as it must, or of which outputs it did not.
+
+        "passed for ..." is a blind gate, "no control for ..." an output that it is right for.
+        """
         found = {}
         for label in CONTROLS:
-            outputs = {
-                name: control(label, reference, self.dtype)
-                for name, reference in self.references.items()
-            }
-            verdict = self.check(outputs)
-            found[label] = "passed: the gate cannot tell it apart" if verdict.passed else "failed"
+            passed, none = [], []
+            for name, reference in self.references.items():
+                wrong = control(label, reference, self.dtype)
+                if same(wrong, round_to(reference, self.dtype), self.dtype):
+                    none.append(name)
+                elif self.check_one(name, wrong).passed:
+                    passed.append(name)
+            kinds = (("passed for", passed), ("no control for", none))
+            said = [f"{kind} {', '.join(names)}" for kind, names in kinds if names]
+            found[label] = "; ".join(said) or "failed"
         return found
+
+
+def blind(controls: Mapping[str, str]) -> str:
+    """Why a case with these `Gate.controls` may have no time, or an empty string."""
+    for label, found in controls.items():
+        if found.startswith("passed"):
+            return f"the gate cannot tell a wrong output from a right one: control {label} {found}"
+    return ""
+
+
+def same(a: np.ndarray, b: np.ndarray, dtype: str) -> bool:
+    """Whether two arrays in storage form hold equal values, NaN equal to NaN."""
+    return np.array_equal(widen(a, dtype), widen(b, dtype), equal_nan=True)
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
