@@ -13,8 +13,8 @@ def build(run_dir: Path) -> Path:
     The same results give the same files. A run that is not complete gives a report that says what
     is missing. Raises PrismError when the folder holds no results or cannot be written.
     """
+    from prism.files import write_text
     from prism.report.claims import claims
-    from prism.report.files import write_text
     from prism.report.page import page
     from prism.report.plots import draw
     from prism.report.published import load
@@ -23,8 +23,8 @@ def build(run_dir: Path) -> Path:
 
     run = read(Path(run_dir))
     published = load()
-    if not published.kernel:
-        run.problems.append("the paper's numbers (results/paper) are not there to compare with")
+    if not published.whole:
+        run.problems.append("the paper's numbers (results/paper) are not all there to compare with")
     tables = build_tables(run, published)
     write_tables(tables, run.path / "tables")
     if run.rows:
@@ -32,4 +32,5 @@ def build(run_dir: Path) -> Path:
     plots = draw(tables)
     for name, svg in plots.items():
         write_text(run.path / "plots" / f"{name}.svg", svg)
-    return write_text(run.path / "report.html", page(run, tables, plots, claims(run, tables)))
+    shown = claims(run, tables, published) if published.whole else []
+    return write_text(run.path / "report.html", page(run, tables, plots, shown))

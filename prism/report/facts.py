@@ -6,6 +6,7 @@ from prism.report.run import Case, Run
 
 NONE = "–"
 _MOVING = ("load_average", "clock_mhz")  # differ from row to row: the first one is shown
+_BUSY = 1.5  # load per core from which on a machine was not a benchmark's own
 _OWN_PLACE = ("commit", "dirty", "versions")
 
 
@@ -67,15 +68,33 @@ def environment(run: Run) -> list[tuple[str, str]]:
     return facts
 
 
+def busy(run: Run) -> str:
+    """Which configurations were timed on a machine with other work; empty if none is known."""
+    found = {}
+    for case in run.cases:
+        for row in case.rows:
+            inside = row.get("environment") if isinstance(row.get("environment"), dict) else {}
+            load, cores = inside.get("load_average"), inside.get("cores_available")
+            if load and cores and load[0] > _BUSY * cores:
+                found[case.name] = f"{case.name} (load {load[0]:.3g} on {cores} cores)"
+    if not found:
+        return ""
+    return f"The machine was busy, so these times are inflated: {', '.join(found.values())}."
+
+
 def winner(case: Case) -> list[tuple[str, str]]:
     """How a case's winner was found, its parameters, and how it was checked and built."""
     data, concrete = case.winner or {}, case.concrete
     tried = data.get("tried")
     tried = len(data.get("candidates") or []) if tried is None else tried
     facts = [("Candidates", f"{tried} tried, {data.get('passed', NONE)} passed")]
-    causes = data.get("causes") or {}
-    if causes:
-        facts.append(("Rejected", ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items()))))
+    causes = ", ".join(f"{cause} {n}" for cause, n in sorted((data.get("causes") or {}).items()))
+    facts.append(("Failed by cause", causes or "none"))
+    internal = [c for c in data.get("candidates") or [] if c.get("cause") == "internal"]
+    if internal:
+        facts.append(("Problems of the generator", str(internal[0].get("reason") or NONE)))
+    controls = "; ".join(f"{name}: {end}" for name, end in (data.get("controls") or {}).items())
+    facts.append(("Controls, which must fail", controls or "none recorded"))
     if concrete is None:
         return facts
     for number, sizes in enumerate(concrete.get("sizes") or []):

@@ -33,11 +33,13 @@ _COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
         "p80_us": ("p80", "3"),
         "ratio_to_best_baseline": ("ratio to best baseline", "x"),
         "read_speed_fraction": ("share of read speed", "%"),
-        "published_prism_vs_best_baseline": ("published ratio to best baseline", "published"),
         "published_prism_vs_mirage": ("published ratio to Mirage", "published"),
+        "published_prism_vs_torch_compile": ("to torch.compile", "published"),
+        "published_prism_vs_tvm": ("to TVM", "published"),
         "warm_median_us": ("warm median µs", "3"),
         "error_max": ("error", "e"),
         "bound_max": ("bound", "e"),
+        "numerics": ("numerics", "word"),
         "n": ("n", "int"),
     },
     "optimization_time": {
@@ -48,6 +50,7 @@ _COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
         "search_s": ("search s", "3"),
         "compile_s": ("compile s", "3"),
         "tune_s": ("tune s", "3"),
+        "other_s": ("other s", "3"),
         "total_s": ("total s", "3"),
         "published_prism_s": ("published Prism s", "published"),
         "published_mirage_s": ("published Mirage s", "published"),
@@ -85,7 +88,10 @@ _SECTIONS = (
         "relative_performance",
         "Cold-cache medians and quantiles over interleaved rounds. The ratio is the best passing "
         "baseline's median over this median within this run: above 1 is faster. The system named "
-        "read only reads the inputs: what any kernel could reach at best, and never a baseline.",
+        "read only reads the inputs: what any kernel could reach at best, and never a baseline. "
+        "Published ratios are Prism's over another system; unknown: the paper's text states none. "
+        "Numerics paper: softmax is exp(x) / sum without the running maximum, as in the paper; "
+        "own: as the system itself does it, and PyTorch subtracts the maximum.",
         "As Figure 6, upper: the best passing baseline of each configuration is 1. Bars are "
         "measured here. Hollow marks are the paper's ratio of Prism to Mirage on an A100, another "
         "machine against another system, and are only there to compare with.",
@@ -96,7 +102,8 @@ _SECTIONS = (
         "optimization_time",
         "optimization_time",
         "Seconds before a kernel is ready. A workload's search is shared by its configurations and "
-        "stands in each of them, as in the paper.",
+        "stands in each of them, as in the paper. Prism's total is search and tuning as measured "
+        "from end to end; other is what no stage holds: inputs, reference outputs, eager's error.",
         "As Figure 6, lower: seconds by stage, stacked. The paper's total for Prism stands under "
         "each configuration. Eager needs none.",
     ),
@@ -113,7 +120,9 @@ _SECTIONS = (
         "Unique graphs",
         "graph_diversity",
         "graph_diversity",
-        "Proved graphs that differ in operators or mapping; parameter values do not count.",
+        "Proved graphs that differ in operators or mapping; parameter values do not count. All "
+        "operator orders, accumulator placements and mappings within the operator bound are in, a "
+        "wider space than the paper's, so the numbers compare the spaces as well.",
         "As Table 3, on a logarithmic axis.",
     ),
 )
@@ -129,6 +138,7 @@ def page(
             "id": anchor,
             "title": title,
             "text": note,
+            "warning": facts.busy(run) if name == "kernel_time" else "",
             "plot": Markup(plots[plot]) if plot in plots else None,
             "caption": caption,
             "table": _grid(name, tables[name]),

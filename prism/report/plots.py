@@ -19,8 +19,8 @@ from prism.report.published import number
 from prism.report.run import PRISM, REFERENCE, system_order
 
 _COLOURS = sns.color_palette("colorblind")
-_STAGE_COLOURS = {"search": _COLOURS[0], "compile": _COLOURS[1], "tune": _COLOURS[2]}
-_HATCH = {"search": "", "compile": "//", "tune": ".."}  # readable without colour
+_STAGE_COLOURS = dict(zip(("search", "compile", "tune", "other"), _COLOURS, strict=False))
+_HATCH = {"search": "", "compile": "//", "tune": "..", "other": "xx"}  # readable without colour
 _STYLE = {
     **sns.axes_style("whitegrid"),
     **sns.plotting_context("paper", font_scale=1.1),
@@ -109,6 +109,7 @@ def _optimization(table: pd.DataFrame) -> Figure | None:
     systems = sorted(spent.system.unique(), key=system_order)
     figure, ax = _axes(max(9.0, 1.1 * len(cases) + 1.2), 4.0)
     width = 0.8 / max(len(systems), 1)
+    named: set[str] = set()
     for n, system in enumerate(systems):
         rows = spent[spent.system == system].drop_duplicates(["workload", "config"])
         rows = rows.set_index(["workload", "config"])
@@ -117,6 +118,8 @@ def _optimization(table: pd.DataFrame) -> Figure | None:
         for stage, colour in _STAGE_COLOURS.items():
             values = rows[f"{stage}_s"].dropna()
             here = [c for c in cases if c in values.index]
+            if not here:
+                continue
             ax.bar(
                 [cases.index(c) + offset for c in here],
                 [values[c] for c in here],
@@ -126,8 +129,9 @@ def _optimization(table: pd.DataFrame) -> Figure | None:
                 edgecolor="#222",
                 linewidth=0.5,
                 hatch=_HATCH[stage],
-                label=stage if n == 0 else None,
+                label=None if stage in named else stage,
             )
+            named.add(stage)
             base |= {c: base[c] + values[c] for c in here}
         for i, case in enumerate(cases):
             if case in rows.index:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +20,15 @@ class Published:
     total: tuple[dict[str, str], ...] = ()
     search: tuple[dict[str, str], ...] = ()
     graphs: tuple[dict[str, str], ...] = ()
+    ablation: tuple[dict[str, str], ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether every table is there."""
+        return all((self.kernel, self.total, self.search, self.graphs, self.ablation))
 
     def kernel_of(self, workload: str, sizes: Mapping[str, int]) -> dict[str, str]:
-        """Ratios of Figure 6 for a configuration whose sizes are the paper's; else empty."""
+        """Ratios of Figure 6 for a configuration whose sizes are all the paper's; else empty."""
         return _case(self.kernel, workload, sizes)
 
     def total_of(self, workload: str, sizes: Mapping[str, int]) -> dict[str, str]:
@@ -41,12 +47,19 @@ class Published:
 def load(folder: Path = PAPER) -> Published:
     """Reads the tables; a table that is not there is empty."""
     names = ("figure6_kernel", "figure6_total_seconds", "table2_search_seconds", "table3_graphs")
+    names += ("table4_ablation",)
     return Published(*(_read(folder / f"{name}.csv") for name in names))
 
 
 def number(text: str | None) -> float | None:
     """A cell as a number; None for an empty or unknown one and for a bound such as `>3600`."""
     return float(text) if text and re.fullmatch(r"\d+(\.\d+)?", text) else None
+
+
+def numbers(rows: Iterable[Mapping[str, str]], column: str) -> list[float]:
+    """The cells of a column that are numbers."""
+    found = (number(row[column]) for row in rows)
+    return [value for value in found if value is not None]
 
 
 def both(row: Mapping[str, str], prefix: str, suffix: str = "") -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from prism.errors import PrismError
+from prism.measure.rows import read_rows
 
 PRISM = "prism"
 REFERENCE = "read"  # a kernel that only reads the inputs: what any kernel could at best reach
@@ -140,7 +141,7 @@ def _say_missing(run: Run) -> None:
         elif case.source is None:
             run.problems.append(f"{case.name}: the generated source is missing")
         if not case.rows:
-            run.problems.append(f"{case.name}: not timed (bench/{case.name}.jsonl is missing)")
+            run.problems.append(f"{case.name}: not timed (no rows in bench/{case.name}.jsonl)")
 
 
 def _config(path: Path, problems: list[str]) -> dict:
@@ -169,20 +170,17 @@ def _json(path: Path, problems: list[str]) -> dict | None:
 
 
 def _rows(path: Path, case: Case, problems: list[str]) -> list[dict]:
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict) or not row.get("system"):
-            problems.append(f"bench/{path.name}: line {number} is damaged and was left out")
-            continue
-        needed = {"workload": case.workload, "config": case.config, "status": "failed"}
-        rows.append(row | {k: v for k, v in needed.items() if row.get(k) is None})
-    return rows
+    try:
+        rows = read_rows(path)
+    except (PrismError, ValueError) as error:
+        reason = str(error).removeprefix(f"{path}: ")
+        problems.append(f"bench/{path.name} is damaged and was left out: {reason}")
+        return []
+    whole = [row for row in rows if isinstance(row, dict) and row.get("system")]
+    if len(whole) < len(rows):
+        problems.append(f"bench/{path.name}: {len(rows) - len(whole)} lines name no system")
+    needed = {"workload": case.workload, "config": case.config, "status": "failed"}
+    return [row | {k: v for k, v in needed.items() if row.get(k) is None} for row in whole]
 
 
 def _sizes(text: str) -> dict[str, int]:

@@ -59,6 +59,7 @@ def row(case: str, system: str, median: float | None, **changes) -> dict:
     made.environment, made.commit, made.config_hash = ENVIRONMENT, "c0ffee", "abc123"
     made.measured_at, made.timer, made.threads = "2026-05-01T10:00:00+00:00", "perf_counter", 2
     made.compile_seconds = 20.0 if system == "compiled" else 0.0
+    made.numerics = "paper" if system == "prism" else "own"
     if median is None:
         made.reason = "killed by SIGSEGV"
     else:
@@ -94,11 +95,16 @@ def winner(sizes: dict) -> dict:
         "status": "ok",
         "concrete": concrete,
         "graph_id": "g1",
-        "seconds": {"compile": 8.0, "tune": 31.0, "total": 39.0},
-        "candidates": [{"status": "ok"}, {"status": "failed", "cause": "compile"}],
-        "tried": 2,
+        "seconds": {"compile": 8.0, "tune": 31.0, "total": 44.0},
+        "candidates": [
+            {"status": "ok"},
+            {"status": "failed", "cause": "compile", "reason": "too large"},
+            {"status": "failed", "cause": "internal", "reason": "no rule for <gelu>"},
+        ],
+        "tried": 3,
         "passed": 1,
-        "causes": {"compile": 1},
+        "causes": {"compile": 1, "internal": 1},
+        "controls": {"zeros": "failed", "constant": "passed: the gate cannot tell it apart"},
         "verdict": "PASSED",
         "error": {"max": 1e-3},
         "source_sha256": "d0d0",

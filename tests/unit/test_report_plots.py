@@ -40,12 +40,12 @@ def test_a_failed_cell_is_a_cross_and_not_a_bar():
 def test_stages_are_stacked_on_each_other():
     records = [
         {"workload": w, "config": c, "system": "prism", "search_s": 1.0, "compile_s": 2.0}
-        | {"tune_s": tune, "total_s": 3.0 + tune, "published_prism_s": published}
+        | {"tune_s": tune, "other_s": 0.5, "total_s": 3.5 + tune, "published_prism_s": published}
         for (w, c), tune, published in zip(CASES, [4.0, 5.0], ["135", ""], strict=True)
     ]
     (ax,) = plots._optimization(pd.DataFrame(records)).axes
     tops = {round(bar.get_y() + bar.get_height(), 6) for c in ax.containers for bar in c}
-    assert tops == {1.0, 3.0, 7.0, 8.0}
+    assert tops == {1.0, 3.0, 7.0, 8.0, 7.5, 8.5}
     assert [t.get_text() for t in ax.get_xticklabels()] == [
         "rmsnorm\nd=4096,n=8\npublished:\n135 s",
         "mine\nn=4",
