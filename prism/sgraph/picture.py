@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from html import escape
-
-import networkx as nx
 
 from prism.program.node import Node, Op
 from prism.program.program import Program
@@ -152,15 +151,16 @@ class _Picture:
     def _layers(self) -> dict[object, int]:
         """Longest paths; everything after the loop stands below everything in it."""
         after = {*self.stages.get("after the loop", ()), *(k for k in self.cells if _out(k))}
-        graph = nx.DiGraph(self.edges)
+        above: dict[object, list] = {key: [] for key in self.cells}
+        for source, target in self.edges:
+            above[target].append(source)
+        order = list(TopologicalSorter(above).static_order())
         layer: dict[object, int] = {}
         floor = 0
         for late in (False, True):
-            for key in nx.lexicographical_topological_sort(graph, key=list(self.cells).index):
-                if (key in after) != late:
-                    continue
-                above = [layer[p] + 1 for p in graph.predecessors(key)]
-                layer[key] = max([*above, floor])
+            for key in order:
+                if (key in after) == late:
+                    layer[key] = max([floor, *(layer[p] + 1 for p in above[key])])
             floor = max(layer.values()) + 1
         last = max(layer.values())
         layer |= {key: last for key in self.cells if _out(key)}

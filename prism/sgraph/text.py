@@ -13,7 +13,9 @@ from collections.abc import Iterable
 
 from prism.program.node import WITH_CONSTANT, Node, Op, accum_kind
 from prism.program.program import Program
-from prism.sgraph.graph import LOOP_DIM, BlockGraph, Kernel, SGraph
+from prism.sgraph.constraints import Dim
+from prism.sgraph.constraints import dims as origins
+from prism.sgraph.graph import Kernel, SGraph
 
 _NOTE = "sigma(T,a) = product over p of (m[T,a,p] * d_p + 1 - m[T,a,p])"
 
@@ -36,46 +38,19 @@ def text(graph: SGraph, program: Program | None = None) -> str:
 
 def shapes(kernel: Kernel) -> dict[Node, tuple[str, ...]]:
     """Per-block, per-iteration extent of every axis of every node, as text (equation 3)."""
-    if kernel.mapping is None:
-        return _unmapped_shapes(kernel.block)
-    split: dict[Node, dict[str, tuple[str, ...]]] = {}
-    for node in kernel.block.nodes:
-        if node.op is Op.LOAD:
-            split[node] = {a: kernel.mapping.pars(node.arg, a) for a in node.axes}
-            continue
-        found: dict[str, tuple[str, ...]] = {}
-        for source in node.src:
-            for axis, pars in split[source].items():
-                found.setdefault(axis, pars)
-        if node.op is Op.ACCUM and accum_kind(node).kind == "concat":
-            axis = accum_kind(node).axis
-            found[axis] = tuple(p for p in found[axis] if p != LOOP_DIM)
-        split[node] = {a: found[a] for a in node.axes}
-    return {n: tuple(_over(a, [f"d_{p}" for p in s[a]]) for a in n.axes) for n, s in split.items()}
+    block, mapping = kernel.block, kernel.mapping
 
+    def extent(node: Node, dim: Dim) -> str:
+        if mapping is not None:
+            over = [f"d_{p}" for p in dim.pars if dim.var(p) in mapping.ones]
+        else:  # what an accumulator concatenated is no longer partitioned by the loop
+            whole = dim.pars == block.pars or node.op is Op.SAVE
+            over = [f"{'sigma' if whole else 'sigma_grid'}({dim.tensor},{dim.axis})"]
+        if not over:
+            return dim.axis
+        return f"{dim.axis}/{over[0]}" if len(over) == 1 else f"{dim.axis}/({'*'.join(over)})"
 
-def _over(axis: str, factors: list[str]) -> str:
-    if not factors:
-        return axis
-    return f"{axis}/{factors[0]}" if len(factors) == 1 else f"{axis}/({'*'.join(factors)})"
-
-
-def _unmapped_shapes(block: BlockGraph) -> dict[Node, tuple[str, ...]]:
-    # An axis takes the sigma of the first loaded tensor it comes from; dimension matching
-    # (equation 4) makes all others equal to it.
-    owner: dict[Node, dict[str, str]] = {}
-    for node in block.nodes:
-        found: dict[str, str] = {}
-        for source in node.src:
-            for axis, sigma in owner[source].items():
-                found.setdefault(axis, sigma)
-        if node.op is Op.LOAD:
-            found = {axis: f"sigma({node.arg},{axis})" for axis in node.axes}
-        elif node.op is Op.ACCUM and accum_kind(node).kind == "concat":
-            axis = accum_kind(node).axis
-            found[axis] = found[axis].replace("sigma(", "sigma_grid(", 1)
-        owner[node] = {axis: found[axis] for axis in node.axes}
-    return {n: tuple(_over(a, [s[a]]) for a in n.axes) for n, s in owner.items()}
+    return {n: tuple(extent(n, d[a]) for a in n.axes) for n, d in origins(block).items()}
 
 
 def stages(kernel: Kernel) -> dict[str, tuple[Node, ...]]:

@@ -1,6 +1,8 @@
 """Text form and picture of graphs: content, stability, and that nothing overlaps."""
 
 import re
+import subprocess
+import sys
 from itertools import combinations
 from xml.etree import ElementTree
 
@@ -88,6 +90,7 @@ def test_text_names_variables_while_there_is_no_mapping():
     shown = text(attention(mapped=False))
     assert "imap {m[Q,b,x], m[Q,g,x]" in shown and "fmap {m[K,b,i]" in shown
     assert "[b/sigma(Q,b), g/sigma(Q,g), s/sigma(Q,s), h/sigma(K,h)]" in shown
+    assert "[b/sigma(O,b), g/sigma(O,g), s/sigma(O,s), e/sigma(O,e)]" in shown
     assert "before the loop" not in shown  # which nodes are hoisted depends on the mapping
 
 
@@ -96,6 +99,14 @@ def test_text_separates_what_the_loop_leaves_alone():
     at = {line.strip(): i for i, line in enumerate(lines)}
     load_q = next(i for i, line in enumerate(lines) if "load Q" in line)
     assert at["before the loop"] < load_q < at["in the loop"] < at["after the loop"]
+
+
+def test_drawing_loads_neither_sympy_nor_networkx():
+    code = (
+        "import sys; import prism.sgraph.picture; "
+        "sys.exit(bool({'networkx', 'sympy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_sizes_of_a_program_are_shown():
@@ -110,6 +121,9 @@ def test_concat_restores_the_axis_and_both_dims_divide():
     accum = next(n for n in kernel.block.nodes if n.op is Op.ACCUM)
     assert shapes(kernel)[accum.src[0]] == ("r/d_i", "c")
     assert shapes(kernel)[accum] == ("r", "c")
+    unmapped = shapes(Kernel(kernel.block))
+    assert unmapped[accum.src[0]] == ("r/sigma(X,r)", "c/sigma(X,c)")
+    assert unmapped[accum] == ("r/sigma_grid(X,r)", "c/sigma(X,c)")
     x = Node(Op.LOAD, (), "X", ("r",))
     save = Node(Op.SAVE, (Node(Op.ACCUM, (x,), "sum"),), "O")
     mapping = make_mapping([MapVar("X", "r", "i"), MapVar("X", "r", "x")])
