@@ -34,7 +34,6 @@ class BaselineSpec:
     name: str
     adapter: str
     options: Mapping[str, object] = field(default_factory=dict)
-    container: str | None = None
 
 
 def load_adapter(spec: BaselineSpec):

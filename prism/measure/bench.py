@@ -20,17 +20,18 @@ from prism.measure.baseline import BaselineSpec
 from prism.measure.compile import compile_one
 from prism.measure.eager_case import prepare_case
 from prism.measure.environment import environment
-from prism.measure.gate import Gate
+from prism.measure.gate import Gate, blind
 from prism.measure.inputs import Case
 from prism.measure.lock import device_lock, work_folder
 from prism.measure.read_kernel import read_source
-from prism.measure.rows import Row, RowWriter
+from prism.measure.rows import Row, write_rows
 from prism.measure.tune import backend_of, read_winner, rebuild
 from prism.measure.worker import Failure, Worker
 from prism.program import Program
 
-__all__ = ["BaselineSpec", "BenchSettings", "bench"]
+__all__ = ["BaselineSpec", "BenchSettings", "bench", "failures"]
 
+PRISM, READ = "prism", "read"
 Progress = Callable[[str, int, int], None]
 WARM_SHARE = 0.25  # of a turn
 MIN_TURN = 0.005  # seconds
@@ -38,7 +39,7 @@ MIN_ROUNDS = 3
 JUDGED_FROM_US = 50.0  # below, starting threads and not memory decides the reading kernel's time
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BenchSettings:
     """At most `rounds` rounds in about `seconds` (at least three, whatever they take).
 
@@ -47,11 +48,11 @@ class BenchSettings:
     reading the inputs is suspect.
     """
 
+    device: str
     rounds: int = 20
     seconds: float = 10.0
     threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     seed: int = 0
-    device: str = "cpu"
     prepare_timeout: float = 300.0
     turn_timeout: float = 60.0
     settle_seconds: float = 0.01
@@ -96,36 +97,47 @@ def bench(
     """
     backend_of(settings.device, program.dtype)
     progress = progress or (lambda stage, done, total: None)
-    writer = RowWriter(Path(out))
     systems: list[_System] = []
-    try:
-        with work_folder("bench") as work:
-            case = prepare_case(program, work / "case", settings.seed, settings.threads)
-            template = _template(case, settings, context)
-            systems.append(_prism(case, winner_dir, settings, work, template))
-            systems += [_baseline(case, b, settings, work, template) for b in baselines]
-            systems.append(_read(case, settings, work, template))
-            try:
-                with device_lock(settings.device):
-                    _measure(systems, settings, work, progress)
-            finally:
-                for system in systems:
-                    if system.worker is not None:
-                        system.worker.close()
-        rows = _finished(systems, settings)
-        for row in rows:
-            writer.add(row)
-        writer.finish()
-        return rows
-    except BaseException:
-        writer.abandon()
-        raise
+    with work_folder("bench") as work:
+        case = prepare_case(program, work / "case", settings.seed, settings.threads)
+        template = _template(case, settings, context)
+        systems.append(_prism(case, winner_dir, settings, work, template))
+        systems += [_baseline(case, b, settings, work, template) for b in baselines]
+        systems.append(_read(case, settings, work, template))
+        if reason := blind(template["controls"]):
+            for system in systems[:-1]:  # all but `read`, which has nothing to gate
+                system.job = None
+                system.fail(reason)
+        try:
+            with device_lock(settings.device):
+                _measure(systems, settings, work, progress)
+        finally:
+            for system in systems:
+                if system.worker is not None:
+                    system.worker.close()
+    rows = _finished(systems, settings)
+    write_rows(out, rows)
+    return rows
+
+
+def failures(rows: Sequence[Mapping]) -> list[str]:
+    """What a user of `bench` must be told of its rows, a line each; empty when Prism has a time.
+
+    One line when no system has one, with the reasons of all; else one when Prism has none.
+    """
+    systems = [row for row in rows if row["system"] != READ]
+    failed = [row for row in systems if row["status"] != "ok"]
+    said = [f"{row['system']}: {row['status']}: {row['reason']}" for row in failed]
+    if len(failed) == len(systems) > 1:
+        return [f"no system has a time: {'; '.join(said)}"]
+    return [line for row, line in zip(failed, said, strict=True) if row["system"] == PRISM]
 
 
 def _template(case: Case, settings: BenchSettings, context: Mapping[str, object]) -> dict:
     """What all rows of the case share."""
     gate = Gate(case)
     bound = max(gate.bounds.values(), key=lambda b: b.rms)
+    note = "; ".join(f"{output}: {why}" for output, why in gate.without_eager.items())
     facts = environment(settings.threads)
     known = set(Row.__dataclass_fields__)
     shared = {
@@ -136,6 +148,7 @@ def _template(case: Case, settings: BenchSettings, context: Mapping[str, object]
         "device": settings.device,
         "bound_max": bound.max,
         "bound_rms": bound.rms,
+        "bound_note": note,
         "controls": gate.controls(),
         "input_bytes": case.data["input_bytes"],
         "copies": case.data["copies"],
@@ -159,7 +172,7 @@ def _prism(
     case: Case, winner_dir: Path | None, settings: BenchSettings, work: Path, template: dict
 ) -> _System:
     """The winner, built anew from its stored source; the worker gates it before any timing."""
-    system = _System(Row(system="prism", numerics=NUMERICS, **template))
+    system = _System(Row(system=PRISM, numerics=NUMERICS, **template))
     try:
         if winner_dir is None:
             raise PrismError("there is no winner")
@@ -193,8 +206,9 @@ def _baseline(
 
 
 def _read(case: Case, settings: BenchSettings, work: Path, template: dict) -> _System:
-    system = _System(Row(system="read", **{**template, "search_seconds": None}))
-    system.row.controls, system.row.bound_max, system.row.bound_rms = {}, None, None
+    system = _System(Row(system=READ, **{**template, "search_seconds": None}))
+    system.row.controls, system.row.bound_note = {}, ""
+    system.row.bound_max = system.row.bound_rms = None
     compiled = compile_one(read_source(case), backend_of(settings.device), work / "read")
     if compiled.library is None:
         system.fail(f"the reading kernel does not compile: {compiled.error}")
@@ -268,7 +282,7 @@ def _finished(systems: Sequence[_System], settings: BenchSettings) -> list[dict]
     for system in systems:
         if system.row.status == "ok":
             system.row.set_samples(system.cold, system.warm)
-    read = next(s.row.median_us for s in systems if s.row.system == "read")
+    read = next(s.row.median_us for s in systems if s.row.system == READ)
     for system in systems:
         row = system.row
         row.read_us = read

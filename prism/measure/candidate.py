@@ -15,9 +15,10 @@ import resource
 import sys
 from pathlib import Path
 
+from prism.files import write_json
 from prism.measure.children import die_with_parent
 from prism.measure.gate import Gate
-from prism.measure.inputs import Case, Rotation, write_json
+from prism.measure.inputs import Case, Rotation
 from prism.measure.library import TIMER, Library, gate_library, time_calls
 
 

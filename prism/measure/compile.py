@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from prism.errors import PrismError
+from prism.files import write_text
 from prism.measure import children
 
 
@@ -54,11 +55,7 @@ def compile_one(source: str, backend: Builder, work: Path, timeout: float = 120.
     digest = sha256(source)
     path = work / f"{digest[:16]}{backend.suffix}"
     library, temporary = path.with_suffix(".so"), path.with_suffix(f".{os.getpid()}.tmp.so")
-    try:
-        work.mkdir(parents=True, exist_ok=True)
-        path.write_text(source)
-    except OSError as error:
-        raise PrismError(f"cannot write {path}: {error.strerror or error}") from None
+    write_text(path, source)
     command = tuple(str(part) for part in backend.build(path, temporary))
     # Its temporary files go with ours, even when it is stopped in the middle.
     env = {**os.environ, "TMPDIR": str(work)}

@@ -10,9 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+from prism.files import write_json
 from prism.measure import children
 from prism.measure.environment import last_level_cache
-from prism.measure.inputs import Case, write_case, write_json
+from prism.measure.inputs import Case, write_case
 from prism.program import Program
 
 

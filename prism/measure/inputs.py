@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from prism.errors import PrismError
+from prism.files import write_json
 from prism.program import Op, Program, evaluate, program_from_json, program_to_json
 
 STORAGE = {"bf16": np.uint16, "fp16": np.float16, "fp32": np.float32}
@@ -182,20 +182,6 @@ def write_case(
         why = error.strerror or error
         raise PrismError(f"cannot write the inputs of {program.name} to {folder}: {why}") from None
     return Case(folder)
-
-
-def write_json(path: Path, data: object) -> None:
-    """Writes JSON whole or not at all. Raises PrismError when the disk refuses."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w") as file:
-            json.dump(data, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise PrismError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 class Rotation:

@@ -1,6 +1,8 @@
-"""One lock a device, so that two runs never time at once; and folders for a run's temporary files.
+"""One lock a device, and folders for a run's temporary files.
 
-Both are tied to an open file, so that the system releases them however a run ends.
+The lock keeps two runs of one user from timing at once. It is a file of that user, so that runs
+of others are not kept out (nor are other programs): a machine for measuring has one user at a time.
+Lock and folders are tied to an open file, so that the system releases them however a run ends.
 """
 
 from __future__ import annotations

@@ -16,12 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from prism.errors import PrismError
+from prism.files import write_json
 from prism.measure import children
 from prism.measure.compile import Builder, Compiled, compile_all, sha256
-from prism.measure.inputs import Case, write_json
+from prism.measure.inputs import Case
 from prism.measure.lock import device_lock
-from prism.measure.rows import quantile
 
 Progress = Callable[[str, int, int], None]
 GIVE_UP_FACTOR = 2.0  # a candidate slower than this times the leader gets no further samples
@@ -42,7 +44,9 @@ class Candidate:
     source: str | None = None
     compiled: Compiled | None = None
     status: str = "untried"
-    cause: str = ""  # of a failure: lower, compile, load, crash, hang, memory, gate
+    # Of a failure: lower (the backend cannot), internal (a fault of Prism), compile, load, crash,
+    # hang, memory, gate.
+    cause: str = ""
     reason: str = ""
     verdict: dict | None = None
     samples_us: list[float] = field(default_factory=list)
@@ -52,12 +56,12 @@ class Candidate:
     def median_us(self) -> float | None:
         """Median of the finals where it took part, else of the first samples."""
         samples = self.finals_us or self.samples_us
-        return quantile(samples, 0.5) if samples and self.status == "ok" else None
+        return float(np.median(samples)) if samples and self.status == "ok" else None
 
     @property
     def score_us(self) -> float:
         """What ranks candidates before the finals: a low quantile, as noise only adds time."""
-        return quantile(self.samples_us, 0.2) if self.samples_us else float("inf")
+        return float(np.quantile(self.samples_us, 0.2)) if self.samples_us else float("inf")
 
     def fail(self, cause: str, reason: str) -> None:
         """Marks the candidate as failed."""
@@ -100,7 +104,7 @@ class Race:
         backend: Builder,
         work: Path,
         threads: int,
-        device: str = "cpu",
+        device: str,
         limits: Limits | None = None,
         progress: Progress | None = None,
     ):
@@ -153,9 +157,7 @@ class Race:
                 turn = number % max(1, len(finalists))
                 for candidate in finalists[turn:] + finalists[:turn]:
                     if candidate.status == "ok":
-                        self._run(
-                            candidate, self.limits.final_seconds, 10, 400, candidate.finals_us
-                        )
+                        self._final(candidate)
                 self.progress("finals", number + 1, PASSES)
         self.seconds["tune"] += time.perf_counter() - start
         return self.leader
@@ -167,7 +169,7 @@ class Race:
             except PrismError as error:
                 candidate.fail("lower", str(error))
             except Exception as error:  # one candidate never aborts the rest
-                candidate.fail("lower", f"internal error: {type(error).__name__}: {error}")
+                candidate.fail("internal", f"{type(error).__name__}: {error}")
         written = [c for c in batch if c.source is not None]
         new = [c.source for c in written if sha256(c.source) not in self._libraries]
         jobs = min(len(os.sched_getaffinity(0)), max(1, self.threads))

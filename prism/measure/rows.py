@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from prism.errors import PrismError
+from prism.files import write_text
 
 STATUSES = ("ok", "failed", "suspect", "unavailable")
 
@@ -37,10 +38,10 @@ class Row:
     error_rms: float | None = None
     bound_max: float | None = None
     bound_rms: float | None = None
+    bound_note: str = ""  # why eager has no share in the bound of some output
     controls: dict[str, str] = field(default_factory=dict)
     numerics: str = "own"  # of the system itself; Prism's is a named mode
     timer: str = ""
-    cache: str = "cold"
     samples_us: list[float] = field(default_factory=list)
     median_us: float | None = None
     p20_us: float | None = None
@@ -68,7 +69,6 @@ class Row:
     environment: dict = field(default_factory=dict)
     commit: str | None = None
     dirty: bool | None = None
-    container_digest: str | None = None
     config_hash: str | None = None
     measured_at: str | None = None
 
@@ -89,68 +89,32 @@ class Row:
         return asdict(self)
 
 
-def quantile(samples: Sequence[float], q: float) -> float:
-    """Linear interpolation between order statistics."""
-    ordered = sorted(samples)
-    at = q * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
-
-
 def summary(samples: Sequence[float]) -> tuple[float | None, float | None, float | None, int]:
     """(median, p20, p80, n); None without samples."""
-    if not samples:
+    if not len(samples):
         return None, None, None, 0
-    return *(quantile(samples, q) for q in (0.5, 0.2, 0.8)), len(samples)
+    median, p20, p80 = (float(q) for q in np.quantile(samples, (0.5, 0.2, 0.8)))
+    return median, p20, p80, len(samples)
 
 
-class RowWriter:
-    """Appends rows to a temporary file beside `path`; `finish` gives it its name."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self._temporary = path.with_name(f".{path.name}.partial")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self._temporary, "w")  # noqa: SIM115 - closed in finish or abandon
-        except OSError as error:
-            raise PrismError(f"cannot write {path}: {error.strerror or error}") from None
-
-    def add(self, row: dict) -> None:
-        """Writes one row through to the file."""
-        try:
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise PrismError(f"cannot write {self.path}: {error.strerror or error}") from None
-
-    def finish(self) -> None:
-        """Makes the file appear, whole."""
-        try:
-            os.fsync(self._file.fileno())
-            self._file.close()
-            os.replace(self._temporary, self.path)
-        except OSError as error:
-            raise PrismError(f"cannot write {self.path}: {error.strerror or error}") from None
-
-    def abandon(self) -> None:
-        """Removes the temporary file."""
-        with contextlib.suppress(OSError):  # on a full disk closing fails as well
-            self._file.close()
-        self._temporary.unlink(missing_ok=True)
+def write_rows(path: Path, rows: Sequence[dict]) -> None:
+    """Writes rows as JSON lines, all or none. Raises PrismError when the disk refuses."""
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def read_rows(path: Path) -> list[dict]:
-    """Rows of a file. Raises PrismError naming the file and line that is not one."""
+    """All rows of a file. Raises PrismError naming the file, and the line that is not a row."""
     try:
-        lines = path.read_text().splitlines()
+        lines = Path(path).read_bytes().splitlines()
     except OSError as error:
         raise PrismError(f"cannot read {path}: {error.strerror or error}") from None
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:
-            raise PrismError(f"{path}: line {number} is not a row of JSON") from None
+            row = None
+        if not isinstance(row, dict):
+            raise PrismError(f"{path}: line {number} is not a row of JSON")
+        rows.append(row)
     return rows

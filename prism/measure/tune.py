@@ -10,17 +10,18 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from prism.codegen import BACKENDS
 from prism.errors import PrismError
+from prism.files import write_json, write_text
 from prism.instantiate.concrete import Concrete
 from prism.measure.compile import Compiled, compile_one, sha256
 from prism.measure.eager_case import prepare_case
 from prism.measure.environment import environment
-from prism.measure.gate import Gate
-from prism.measure.inputs import Case, write_json
+from prism.measure.gate import Gate, blind
 from prism.measure.lock import device_lock, work_folder
 from prism.measure.race import Candidate, Limits, Progress, Race, run_candidate
-from prism.measure.rows import quantile
 from prism.measure.strategy import STRATEGIES, Space
 from prism.program import Program
 from prism.sgraph import SGraph
@@ -77,11 +78,14 @@ def tune(
     chooser = STRATEGIES[strategy]()
     with work_folder("tune") as work:
         case = prepare_case(program, work / "case", budget.seed, threads)
+        gate = Gate(case)
         race = Race(case, manifest, work, threads, backend, limits, progress)
-        concretes = _tune(race, chooser, space, manifest, budget, start)
+        controls = gate.controls()
+        concretes = {} if blind(controls) else _tune(race, chooser, space, manifest, budget, start)
         winner = race.finals()
         concrete = concretes[id(winner)] if winner else None
-        result = _result(race, winner, concrete, Gate(case), backend)
+        result = _result(race, winner, concrete, controls, backend)
+        result["eager"] = case.eager_record | {"without_share": gate.without_eager}
     result |= {
         "program": program.name,
         "dtype": program.dtype,
@@ -130,18 +134,21 @@ def _source(manifest, concrete: Concrete) -> str:
 
 
 def _result(
-    race: Race, winner: Candidate | None, concrete: Concrete | None, gate: Gate, backend: str
+    race: Race,
+    winner: Candidate | None,
+    concrete: Concrete | None,
+    controls: Mapping[str, str],
+    backend: str,
 ) -> dict:
     passed = sum(c.status == "ok" for c in race.candidates)
     result = {
         "status": "ok" if winner else "failed",
-        "reason": "" if winner else _why_none(race),
+        "reason": "" if winner else blind(controls) or _why_none(race),
         "backend": backend,
         "tried": len(race.candidates),
         "passed": passed,
         "causes": race.causes(),
-        "controls": gate.controls(),
-        "eager": gate.case.eager_record,
+        "controls": controls,
         "candidates": [c.record() for c in race.candidates],
         "concrete": concrete.to_json() if concrete else None,
         "graph_id": winner.graph_id if winner else None,
@@ -175,22 +182,15 @@ def _why_none(race: Race) -> str:
 
 def store(result: dict, source: str | None, suffix: str, out_dir: Path) -> None:
     """Writes the kernel's source, then winner.json, each whole or not at all."""
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-        kernel = out_dir / f"{KERNEL}{suffix}"
-        if source is None:
-            kernel.unlink(missing_ok=True)
-        else:
-            temporary = out_dir / f".{kernel.name}.tmp"
-            try:
-                temporary.write_text(source)
-                os.replace(temporary, kernel)
-            except OSError:
-                temporary.unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise PrismError(f"cannot write {out_dir}: {error.strerror or error}") from None
+    kernel = out_dir / f"{KERNEL}{suffix}"
+    if source is not None:
+        write_text(kernel, source)
     write_json(out_dir / WINNER, result)
+    if source is None:  # of an earlier run
+        try:
+            kernel.unlink(missing_ok=True)
+        except OSError as error:
+            raise PrismError(f"cannot remove {kernel}: {error.strerror or error}") from None
 
 
 def read_winner(winner_dir: Path) -> dict:
@@ -233,9 +233,11 @@ def replay(winner_dir: Path, threads: int, seed: int | None = None) -> dict:
     seed = winner["budget"]["seed"] if seed is None else seed
     with work_folder("replay") as work:
         compiled = rebuild(winner_dir, winner, work)
-        case: Case = prepare_case(concrete.program, work / "case", seed, threads)
+        case = prepare_case(concrete.program, work / "case", seed, threads)
+        if reason := blind(Gate(case).controls()):
+            return {"status": "failed", "reason": reason, "verdict": None, "median_us": None}
         with device_lock(winner["backend"]):
             result = run_candidate(case, compiled.library, work, threads, seconds=0.5)
     samples = result.get("samples_us") or []
-    result["median_us"] = quantile(samples, 0.5) if samples else None
+    result["median_us"] = float(np.median(samples)) if samples else None
     return result

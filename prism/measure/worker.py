@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from prism.files import write_json
 from prism.measure import children
-from prism.measure.inputs import write_json
 
 
 class Failure(Exception):

@@ -10,8 +10,7 @@ import pytest
 from prism.errors import PrismError
 from prism.measure import children, environment, lock
 from prism.measure.compile import compile_all, compile_one, first_error, sha256
-from prism.measure.inputs import write_json
-from prism.measure.rows import Row, RowWriter, read_rows
+from prism.measure.rows import Row, read_rows, write_rows
 
 
 def row(**fields):
@@ -29,33 +28,24 @@ def test_a_row_needs_a_reason_or_a_passed_gate():
     good.set_samples([3.0, 1.0, 2.0], [])
     data = good.to_json()
     assert (data["median_us"], data["n"], data["samples_us"]) == (2.0, 3, [3.0, 1.0, 2.0])
-    assert data["warm_median_us"] is None and data["cache"] == "cold"
+    assert data["warm_median_us"] is None
 
 
-def test_the_row_file_appears_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "deep" / "rows.jsonl"
-    writer = RowWriter(path)
-    writer.add({"a": 1})
-    assert not path.exists()
-    writer.abandon()
-    assert list(path.parent.iterdir()) == []
-    writer = RowWriter(path)
-    writer.add({"a": 1})
-    writer.add({"b": None})
-    writer.finish()
-    assert read_rows(path) == [{"a": 1}, {"b": None}]
+def test_rows_are_read_as_they_were_written(tmp_path):
+    path, rows = tmp_path / "deep" / "rows.jsonl", [{"a": 1}, {"b": None, "c": "\u2028\n"}]
+    write_rows(path, rows)
+    assert read_rows(path) == rows
     assert [p.name for p in path.parent.iterdir()] == ["rows.jsonl"]
 
 
-def test_damaged_rows_are_named(tmp_path):
+@pytest.mark.parametrize("damaged", [b'{"b":', b"[1]", b"", b"\xff\xfe", b"null"])
+def test_damaged_rows_are_named_with_their_line(tmp_path, damaged):
     path = tmp_path / "rows.jsonl"
-    path.write_text('{"a": 1}\n{"b":')
-    with pytest.raises(PrismError, match="line 2"):
+    path.write_bytes(b'{"a": 1}\n' + damaged + b'\n{"c": 3}\n')
+    with pytest.raises(PrismError, match=r"rows.jsonl: line 2 is not a row of JSON"):
         read_rows(path)
     with pytest.raises(PrismError, match="cannot read"):
         read_rows(tmp_path / "none")
-    with pytest.raises(PrismError, match="cannot write"):
-        write_json(tmp_path / "none" / "x.json", {})
 
 
 def test_environment_is_plain_data_with_the_run_s_thread_settings():
@@ -162,27 +152,23 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from prism.errors import PrismError
-from prism.measure.inputs import write_case, write_json
-from prism.measure.rows import RowWriter
+from prism.codegen import BACKENDS
+from prism.measure.compile import compile_one
+from prism.measure.inputs import write_case
+from prism.measure.rows import write_rows
+from prism.measure.tune import store
 from prism.program import Builder
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 folder = Path(sys.argv[1])
 b = Builder("p", {"n": 4000}, "fp32")
 program = b.build(O=b.scale(b.input("X", "n"), 1))
 
-def rows():
-    writer = RowWriter(folder / "rows.jsonl")
-    try:
-        writer.add({"samples": list(range(2000))})
-        writer.finish()
-    except PrismError:
-        writer.abandon()
-        raise
-
 for write in (
-    lambda: write_json(folder / "big.json", list(range(2000))),
     lambda: write_case(program, folder / "case", 0, 1),
-    rows,
+    lambda: write_rows(folder / "rows.jsonl", [{"samples": list(range(2000))}]),
+    lambda: store({"status": "ok"}, "x" * 2000, ".cpp", folder / "tune"),
+    lambda: store({"status": "x" * 2000}, "x", ".cpp", folder / "tune"),
+    lambda: compile_one("x" * 2000, BACKENDS["cpu"], folder / "compile"),
 ):
     try:
         write()
@@ -201,6 +187,6 @@ def test_a_full_disk_is_one_line_and_leaves_no_result(tmp_path):
         check=True,
     )
     lines = done.stdout.splitlines()
-    assert len(lines) == 3 and all(line.startswith("cannot write") for line in lines), lines
-    assert [p.name for p in tmp_path.iterdir()] == ["case"]
-    assert not (tmp_path / "case" / "case.json").exists()
+    assert len(lines) == 5 and all(line.startswith("cannot write") for line in lines), lines
+    left = sorted(p.name for p in tmp_path.glob("**/*") if p.is_file())
+    assert left == ["in.X.raw", "kernel.cpp"]  # a case has no case.json, tuning no winner.json
