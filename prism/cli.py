@@ -2,7 +2,8 @@
 
 A stage is configured by Hydra overrides, or by `slice=JSON`, the plain data that the workflow hands
 to each of its jobs. Whatever goes wrong is one line on stderr: exit code 2 for bad input, 1 for a
-failure, 130 when interrupted. Results appear whole or not at all.
+failure, 130 when interrupted. Results appear whole or not at all. A result that is whole but has no
+kernel, or a system that failed, is a warning: its reason is part of the result.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import json
 import logging
 import os
 import sys
@@ -18,12 +18,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from prism import terminal
+from prism import files, terminal
 from prism.errors import PrismError
 
 # What a stage reads beside Hydra overrides, and what for.
 _KEYS = {
-    "search": {"out": "write the result to this JSON file"},
+    "search": {
+        "out": "write the result to this JSON file",
+        "show": "print the graph with this id instead of an example",
+    },
     "tune": {
         "out": "folder for winner.json and kernel.cpp (needed)",
         "graphs": "result of `prism search`; without it the search runs first",
@@ -50,6 +53,8 @@ _EXAMPLES = {
     "bench": "prism bench workload=rmsnorm workload.d=8192 winner=tuned out=rows.jsonl",
     "report": "prism report run=results/paper-cpu",
 }
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -87,14 +92,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             _STAGES[args.stage](own, overrides)
         return 0
     except PrismError as error:
-        return _fail(error, 2, debug)
+        cause = error.__context__  # bad input was not what filled a disk
+        full = isinstance(cause, OSError) and cause.errno in _FULL
+        return _fail(error, 1 if full else 2, debug)
     except KeyboardInterrupt as error:
         return _fail(error, 130, debug, "interrupted")
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        what = "no space left on the device" if full else error.strerror or str(error)
-        return _fail(error, 1, debug, f"{what}{where}")
+        return _fail(error, 1, debug, f"{error.strerror or error}{where}")
     except Exception as error:  # a bug: still one line, and the traceback on request
         what = f"{type(error).__name__}: {error} (a fault of prism; --debug shows where)"
         return _fail(error, 1, debug, what)
@@ -160,99 +165,114 @@ def _logging(path: str | None) -> Iterator[None]:
 
 
 def _search(own: dict[str, str], overrides: Sequence[str]) -> None:
-    from prism import config
+    from prism import config, given
 
     out = own.get("out")
     if out is not None:
         terminal.writable(Path(out))
-    data = _slice(own) or config.search_slice(config.compose(overrides))
+    if "slice" in own:
+        data = given.slice_of(own["slice"], "search")
+    else:
+        data = config.search_slice(config.compose(overrides))
     result = _run_search(data)
     terminal.summary(result)
     if result["ended"] == "interrupted":
         raise KeyboardInterrupt  # what it found is printed, but is no whole result
     if out is not None:
-        terminal.write_json(Path(out), result)
+        files.write_json(Path(out), result, indent=1)
+    terminal.graph(result, own.get("show"))
 
 
 def _run_search(data: Mapping) -> dict:
     """The search of a slice, as JSON data."""
-    from prism import config
+    from prism import config, given
     from prism.search import Bounds, search
 
-    program = config.symbolic(data["workload"], data["dtype"])
-    bounds = dict(data["search"])
-    try:
+    with given.reading("search"):
+        program = config.symbolic(data["workload"], data["dtype"])
+        bounds = dict(data["search"])
         bounds = Bounds(generator=bounds.pop("name"), **bounds)
-    except TypeError as error:
-        raise PrismError(f"search: {error}") from None
     with terminal.progress(f"search {program.name}") as progress:
         return search(program, bounds, lambda stage, count: progress(stage, count, None)).to_json()
 
 
 def _tune(own: dict[str, str], overrides: Sequence[str]) -> None:
-    from prism import config
+    from prism import config, given
     from prism.measure.tune import TuneBudget, tune
 
     out = Path(_needed(own, "out", "tune"))
     terminal.writable(out / "winner.json")
-    if data := _slice(own):
-        found = None
+    if "slice" in own:
+        data, path = given.slice_of(own["slice"], "tune"), _needed(own, "graphs", "tune")
     else:
         cfg = config.compose(overrides)
         config.say_device(cfg)
-        data, _ = config.case_slices(cfg)
-        found = None if "graphs" in own else _run_search(config.search_slice(cfg))
-    program = config.program_of(data["workload"], data["dtype"])
-    found = found or _read_search(_needed(own, "graphs", "tune"), program.name)
-    budget = TuneBudget(**{key: data["tune"][key] for key in ("count", "seconds", "seed")})
+        data, path = config.case_slices(cfg, overrides=overrides)[0], own.get("graphs")
+    with given.reading("tune"):
+        program = config.program_of(data["workload"], data["dtype"])
+        backend, strategy = data["device"]["backend"], data["tune"]["name"]
+        budget = TuneBudget(**{key: data["tune"][key] for key in ("count", "seconds", "seed")})
+    found = given.search_result(path, program) if path else _run_search(config.search_slice(cfg))
+    if found["ended"] == "interrupted":
+        raise KeyboardInterrupt
     with terminal.progress(f"tune {data['case']}") as progress:
         winner = tune(
             program,
-            _proved(found),
-            data["device"]["backend"],
+            given.proved(found),
+            backend,
             budget,
             out,
             _threads(own),
             progress=progress,
             context={"workload": program.name, "case": data["case"]},
-            strategy=data["tune"]["name"],
+            strategy=strategy,
         )
-    if winner.get("status") == "ok":
+    if winner["status"] == "ok":
         print(f"{data['case']}: {winner['median_us']:.1f} us, graph {winner['graph_id']}")
     else:
-        print(f"prism: warning: {data['case']}: no kernel: {winner['reason']}", file=sys.stderr)
+        _warn(f"{data['case']}: no kernel: {winner['reason']}")
 
 
 def _bench(own: dict[str, str], overrides: Sequence[str]) -> None:
-    from prism import config
-    from prism.measure.bench import BaselineSpec, BenchSettings, bench
+    from prism import config, given
+    from prism.measure.bench import BaselineSpec, BenchSettings, bench, failures
 
     out = Path(_needed(own, "out", "bench"))
     terminal.writable(out)
-    data = _slice(own)
-    if not data:
+    if "slice" in own:
+        data = given.slice_of(own["slice"], "bench")
+    else:
         cfg = config.compose(overrides)
         config.say_device(cfg)
-        _, data = config.case_slices(cfg)
-    winner = _winner(own["winner"], data) if "winner" in own else None
-    program = config.program_of(data["workload"], data["dtype"])
-    baselines = [
-        BaselineSpec(spec["name"], str(config.root() / spec["adapter"]), spec["options"])
-        for spec in data["baseline"].values()
-    ]
+        _, data = config.case_slices(cfg, overrides=overrides)
+    with given.reading("bench"):
+        program = config.program_of(data["workload"], data["dtype"])
+        baselines = [
+            BaselineSpec(spec["name"], str(config.root() / spec["adapter"]), spec["options"])
+            for spec in data["baseline"].values()
+        ]
+        settings = BenchSettings(
+            **data["bench"],
+            threads=_threads(own),
+            seed=data["seed"],
+            device=data["device"]["backend"],
+        )
+    winner = given.winner(own["winner"], data["case"], program) if "winner" in own else None
     context = {
         "workload": program.name,
         "config": data["case"].partition("@")[2],
         "config_hash": data["config_hash"],
     }
     if "graphs" in own:
-        context["search_seconds"] = _read_search(own["graphs"], program.name)["seconds"]["total"]
-    settings = BenchSettings(**data["bench"], threads=_threads(own), seed=data["seed"])
+        context["search_seconds"] = given.search_result(own["graphs"], program)["seconds"]["total"]
     with terminal.progress(f"bench {data['case']}") as progress:
         rows = bench(program, winner, baselines, settings, out, context, progress=progress)
     for row in rows:
         time = f"{row['median_us']:.1f} us" if row["median_us"] else row["reason"]
         print(f"{data['case']}: {row['system']}: {time}")
+    for line in failures(rows):
+        if winner is not None or not line.startswith("prism: "):  # without one, no kernel is meant
+            _warn(f"{data['case']}: {line}")
 
 
 def _report(own: dict[str, str], overrides: Sequence[str]) -> None:
@@ -278,15 +298,6 @@ def _needed(own: Mapping[str, str], key: str, stage: str) -> str:
     return own[key]
 
 
-def _slice(own: Mapping[str, str]) -> dict | None:
-    if "slice" not in own:
-        return None
-    try:
-        return json.loads(own["slice"])
-    except json.JSONDecodeError as error:
-        raise PrismError(f"slice: not JSON: {error}") from None
-
-
 def _threads(own: Mapping[str, str]) -> int:
     cores = len(os.sched_getaffinity(0))
     try:
@@ -300,39 +311,5 @@ def _threads(own: Mapping[str, str]) -> int:
     return min(threads, cores)
 
 
-def _read_search(path: str, workload: str) -> dict:
-    try:
-        data = json.loads(Path(path).read_text())
-        found = data["workload"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise PrismError(f"graphs={path}: not a result of `prism search`: {error!r}") from None
-    except FileNotFoundError:
-        raise PrismError(f"graphs={path}: no such file; `prism search` writes it") from None
-    if found != workload:
-        raise PrismError(f"graphs={path}: holds the graphs of {found!r}, not of {workload!r}")
-    return data
-
-
-def _winner(folder: str, data: Mapping) -> Path:
-    """The folder of a winner, after checking that it was tuned for this case and dtype."""
-    path = Path(folder)
-    if not (path / "winner.json").is_file():
-        raise PrismError(f"winner={folder}: no winner.json there; run `prism tune out={folder}`")
-    from prism.measure.tune import read_winner
-
-    stored = read_winner(path)
-    tuned, wanted = ((d.get("case"), d.get("dtype")) for d in (stored, data))
-    if tuned != wanted:
-        names = (f"{case} in {dtype}" for case, dtype in (tuned, wanted))
-        raise PrismError(f"winner={folder}: was tuned for {' and not for '.join(names)}")
-    return path
-
-
-def _proved(found: Mapping) -> list[tuple[str, object]]:
-    from prism.sgraph import SGraph
-
-    return [
-        (item["id"], SGraph.from_json(item["graph"]))
-        for item in found["graphs"]
-        if item["verdict"] == "PROVED"
-    ]
+def _warn(text: str) -> None:
+    print(f"prism: warning: {text}", file=sys.stderr)

@@ -48,12 +48,18 @@ def compose(overrides: Sequence[str] = ()) -> Any:
         raise PrismError(
             f"dtype {cfg.dtype!r}: device {device.name} can do {', '.join(device.dtypes)}"
         )
-    for section in ("search", "tune", "bench"):
-        for key, value in plain(cfg[section]).items():
-            _check_budget(f"{section}.{key}", key, value)
-    _check_budget("seed", "seed", cfg.seed)
+    check_budgets({key: plain(cfg)[key] for key in ("search", "tune", "bench", "seed")})
     workload_of(cfg)
     return cfg
+
+
+def check_budgets(data: Mapping) -> None:
+    """Raises PrismError for a budget that is none, in those sections that `data` has."""
+    for section in ("search", "tune", "bench"):
+        for key, value in data.get(section, {}).items():
+            _check_budget(f"{section}.{key}", key, value)
+    if "seed" in data:
+        _check_budget("seed", "seed", data["seed"])
 
 
 def _check_budget(where: str, key: str, value: Any) -> None:
@@ -118,26 +124,36 @@ def workload_of(cfg: Any, sizes: Mapping[str, int] | None = None) -> dict:
 
     Raises PrismError naming the workload and the key that is wrong.
     """
+    data = _resolved(cfg, sizes or {})
+    check_workload(data)
+    configs = data.get("configs")
+    if not (configs and isinstance(configs, list) and all(isinstance(c, dict) for c in configs)):
+        raise PrismError(
+            f"workload {data['name']}: `configs` must be a list of sizes such as {{d: 1024}}"
+        )
+    program_of(data)
+    return data
+
+
+def _resolved(cfg: Any, sizes: Mapping[str, int]) -> dict:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     workload = cfg.workload.copy()
     workload._set_parent(cfg)
     name = str(workload.get("name"))
-    for axis, size in (sizes or {}).items():
+    for axis, size in sizes.items():
         if axis not in workload or axis in _KEYS:
             raise PrismError(f"workload {name}: configs: {axis!r} is not a size of it")
         OmegaConf.update(workload, axis, size)
     try:
-        data = plain(workload)
+        return plain(workload)
     except OmegaConfBaseException as error:
         raise PrismError(f"workload {name}: {_one_line(error)}") from None
-    _check_workload(data)
-    program_of(data)
-    return data
 
 
-def _check_workload(data: dict) -> None:
+def check_workload(data: Mapping) -> None:
+    """Raises PrismError for a workload whose plain data lacks a key or has one of another kind."""
     name = data.get("name")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", str(name or "")):
         raise PrismError(f"workload {name!r}: `name` must be letters, digits, '_', '-' and '.'")
@@ -145,9 +161,6 @@ def _check_workload(data: dict) -> None:
     for key, (kind, text) in kinds.items():
         if not isinstance(data.get(key), kind):
             raise PrismError(f"workload {name}: `{key}` must be {text}, got {data.get(key)!r}")
-    configs = data.get("configs")
-    if not (configs and isinstance(configs, list) and all(isinstance(c, dict) for c in configs)):
-        raise PrismError(f"workload {name}: `configs` must be a list of sizes such as {{d: 1024}}")
     for tensor, names in data["inputs"].items():
         if not isinstance(names, list) or not all(isinstance(axis, str) for axis in names):
             raise PrismError(f"workload {name}: `inputs.{tensor}` must be a list of axis names")
@@ -241,13 +254,14 @@ def plan(overrides: Sequence[str] = ()) -> dict:
     device = f"{cfg.suite.name}-{cfg.device.name}"
     found: dict[str, Any] = {"run": f"results/{device}", "search": {}, "tune": {}, "bench": {}}
     for name in names:
-        chosen = cfg if name is None else compose([*overrides, f"workload={name}"])
+        chosen_by = [*overrides] if name is None else [*overrides, f"workload={name}"]
+        chosen = cfg if name is None else compose(chosen_by)
         label = str(chosen.workload.name)
         if label in found["search"]:
             raise PrismError(f"suite {cfg.suite.name}: two workloads have the name {label!r}")
         found["search"][label] = _json(search_slice(chosen))
         for sizes in _configs(chosen, sized):
-            tune, bench = case_slices(chosen, sizes)
+            tune, bench = case_slices(chosen, sizes, chosen_by)
             found["tune"][tune["case"]] = _json(tune)
             found["bench"][tune["case"]] = _json(bench)
     hashes = {case: json.loads(text)["config_hash"] for case, text in found["bench"].items()}
@@ -268,7 +282,7 @@ def _configs(cfg: Any, overridden: Sequence[str]) -> list[dict]:
     given = [axis for axis in overridden if isinstance(data.get(axis), (int, float))]
     if not given or "configs" in overridden:
         return configs
-    return [{axis: data[axis] for axis in dict.fromkeys([*configs[0], *given])}]
+    return [{axis: data[axis] for axis in configs[0]}]
 
 
 def search_slice(cfg: Any) -> dict:
@@ -284,11 +298,16 @@ def search_slice(cfg: Any) -> dict:
     }
 
 
-def case_slices(cfg: Any, sizes: Mapping[str, int] | None = None) -> tuple[dict, dict]:
-    """What tuning and benchmarking one configuration read; without `sizes`, the workload's own."""
+def case_slices(
+    cfg: Any, sizes: Mapping[str, int] | None = None, overrides: Sequence[str] = ()
+) -> tuple[dict, dict]:
+    """What tuning and benchmarking one configuration read; without `sizes`, the workload's own.
+
+    `overrides` are those that `cfg` was composed with: the case's name tells what they change.
+    """
     workload = workload_of(cfg, sizes)
     program = program_of(workload, cfg.dtype)
-    label = {axis: program.sizes.get(axis, workload[axis]) for axis in sizes or _labels(workload)}
+    label = _label(workload | dict(program.sizes), sizes or workload["configs"][0], overrides)
     case = case_name(workload["name"], label)
     kept = {key: workload[key] for key in workload if key in _KEYS - {"configs"}}
     common = {
@@ -303,8 +322,24 @@ def case_slices(cfg: Any, sizes: Mapping[str, int] | None = None) -> tuple[dict,
     return tune, bench | {"config_hash": hashlib.sha256(_json(whole).encode()).hexdigest()[:12]}
 
 
-def _labels(workload: Mapping) -> list[str]:
-    return list(workload["configs"][0])
+def _label(workload: Mapping, shown: Iterable[str], overrides: Sequence[str]) -> dict:
+    """The numbers that name a case: those `shown`, and each that an override set to something else
+    than follows from these and the workload's file."""
+    label = {key: workload[key] for key in shown}
+    kept = [item for item in overrides if not _key(item).startswith("workload.")]
+    if len(kept) == len(overrides):
+        return label
+    try:
+        file = _compose(kept)
+    except PrismError:  # a file that leaves a size to the command line
+        file = None
+    for key, value in workload.items():
+        if key in label or not isinstance(value, (int, float)):
+            continue
+        known = {} if file is None else {k: v for k, v in label.items() if k in file.workload}
+        if file is None or _resolved(file, known).get(key) != value:
+            label[key] = value
+    return label
 
 
 def _json(data: Any) -> str:

@@ -1,11 +1,9 @@
-"""What the command line shows and writes: tables, progress bars, whole files."""
+"""What the command line shows: tables, graphs, progress bars."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -37,6 +35,32 @@ def summary(result: Mapping) -> None:
     console.print(f"graphs: {counts}; ended: {result['ended']}", highlight=False)
     for cause, count in sorted(result["rejected"].items()):
         console.print(f"  {count} {cause}", highlight=False, markup=False)
+
+
+def graph(result: Mapping, wanted: str | None = None) -> None:
+    """One graph in readable form: the one with the id `wanted`, else a proved one that shows much:
+    a loop, many grid dimensions, many operators in the loop. Raises PrismError for an unknown id.
+    """
+    from prism.sgraph import SGraph
+    from prism.sgraph.text import text
+
+    if wanted is None:
+        proved = [item for item in result["graphs"] if item["verdict"] == "PROVED"]
+        kernels = [SGraph.from_json(item["graph"]).kernels[0] for item in proved]
+        rank = [
+            (k.block.loop is not None, len(k.block.grid), len(k.block.varying(k.mapping)))
+            for k in kernels
+        ]
+        shown = proved[rank.index(max(rank))] if rank else None
+        title = "one of them"
+    else:
+        shown = next((item for item in result["graphs"] if item["id"] == wanted), None)
+        title = "graph"
+        if shown is None:
+            raise PrismError(f"show={wanted}: no graph of the result has this id")
+    if shown is not None:
+        print(f"{title}: {shown['id']}, {shown['verdict']}")
+        print(text(SGraph.from_json(shown["graph"])), end="")
 
 
 @contextlib.contextmanager
@@ -71,19 +95,3 @@ def writable(path: Path) -> None:
         raise PrismError(f"out={path}: {error.strerror}") from None
     if not os.access(path.parent, os.W_OK):
         raise PrismError(f"out={path}: folder {path.parent} cannot be written")
-
-
-def write_json(path: Path, data: object) -> None:
-    """Writes beside `path` and renames, so that a reader never sees half a file."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(data, file, indent=1)
-            file.write("\n")
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException as error:
-        Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename = str(path)  # a write error does not say which file
-        raise

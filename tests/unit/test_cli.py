@@ -7,8 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from codegen_graphs import rmsnorm
 
-from prism import cli, config, terminal
+from prism import cli, config, files, given
+from prism.instantiate import Concrete
+from prism.program import program_to_json
 
 
 def run(capsys, *args):
@@ -26,11 +29,35 @@ def one_line(err):
     return lines[0]
 
 
+def program(*overrides):
+    cfg = config.compose(overrides)
+    return config.program_of(config.workload_of(cfg), cfg.dtype)
+
+
+def stored_search(graphs=(), **changes):
+    """What `prism search` stores, without its statistics."""
+    symbolic = config.symbolic(config.search_slice(config.compose())["workload"])
+    data = {"program": program_to_json(symbolic), "graphs": list(graphs), "ended": "exhausted"}
+    return data | {"workload": "rmsnorm", "seconds": {"total": 1.0}} | changes
+
+
+def stored_winner(of, graph, case, **changes):
+    """What `prism tune` stores, as far as it is read again."""
+    sizes = tuple(dict.fromkeys(kernel.block.pars, 1) for kernel in graph.kernels)
+    return {
+        **{"case": case, "dtype": of.dtype, "status": "ok", "reason": "", "backend": "cpu"},
+        **{"seconds": {"tune": 1.0, "compile": 1.0}, "graph_id": "g", "source_sha256": "s"},
+        **{"digest": "d", "concrete": Concrete(of, graph, sizes).to_json()},
+    } | changes
+
+
 def test_search_writes_the_agreed_json(tmp_path, capsys):
     out, log = tmp_path / "deep/swiglu.json", tmp_path / "swiglu.log"
     code, text, err = run(capsys, "search", "workload=swiglu", f"out={out}", f"log={log}")
     assert (code, err) == (0, "")
     assert "PROVED" in text
+    assert "one of them: " in text
+    assert "loop {i=d_i}" in text
     data = json.loads(out.read_text())
     assert data["workload"] == "swiglu"
     assert set(data["seconds"]) == {"generate", "map", "refute", "prove", "total"}
@@ -53,6 +80,122 @@ def test_a_slice_is_the_same_search(tmp_path, capsys):
     assert found[0] == found[1]
 
 
+def test_show_prints_the_graph_with_the_id(tmp_path, capsys):
+    out = tmp_path / "found.json"
+    assert run(capsys, "search", f"out={out}")[0] == 0
+    wanted = json.loads(out.read_text())["graphs"][0]["id"]
+    code, text, _ = run(capsys, "search", f"show={wanted}")
+    assert code == 0
+    assert f"graph: {wanted}, PROVED" in text
+    assert "one of them" not in text
+    code, _, err = run(capsys, "search", "show=nope")
+    assert code == 2
+    assert "show=nope: no graph" in one_line(err)
+
+
+SLICE = {"workload": {"name": "w", "inputs": {"X": ["n"]}, "formula": "O = exp(X)"}}
+SLICE |= {"dtype": "bf16", "search": {"name": "guided"}}
+
+
+@pytest.mark.parametrize(
+    ("data", "part"),
+    [
+        ({"a": 1}, "`workload` must be an object, got None"),
+        ({}, "`workload` must be an object"),
+        (3, "must be an object of JSON, got 3"),
+        ([], "must be an object of JSON, got []"),
+        (SLICE | {"search": {}}, "'name' is missing"),
+        (SLICE | {"search": {"name": "guided", "seconds": "soon"}}, "search.seconds='soon'"),
+        (SLICE | {"search": {"name": "guided", "speed": 1}}, "'speed'"),
+        (SLICE | {"workload": {"name": "w", "inputs": {"X": ["n"]}}}, "`formula` must be text"),
+        (SLICE | {"workload": SLICE["workload"] | {"inputs": {"X": "n"}}}, "`inputs.X`"),
+        (SLICE | {"dtype": 16}, "`dtype` must be text"),
+    ],
+)
+def test_a_bad_slice_is_one_line(tmp_path, capsys, data, part):
+    code, out, err = run(capsys, "search", f"slice={json.dumps(data)}", f"out={tmp_path}/o")
+    assert (code, out) == (2, "")
+    assert part in one_line(err)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("stage", ["tune", "bench"])
+def test_a_bad_slice_of_a_case_is_one_line(tmp_path, capsys, stage):
+    for data in ({"a": 1}, 3, {}, SLICE | {"case": "w@n=4", "device": {}}):
+        args = (f"slice={json.dumps(data)}", f"graphs={tmp_path}/none", f"out={tmp_path}/o")
+        code, _, err = run(capsys, stage, *args)
+        assert code == 2
+        assert "slice" in one_line(err)
+
+
+@pytest.mark.parametrize(
+    ("data", "part"),
+    [
+        ({"workload": "rmsnorm"}, "not a result of `prism search`: 'program' is missing"),
+        ([1], "not a result of `prism search`"),
+        (stored_search(seconds={}), "'total' is missing"),
+        (stored_search(graphs=[{"id": "g", "verdict": "PROVED", "graph": 1}]), "not a result"),
+    ],
+)
+@pytest.mark.parametrize("stage", ["tune", "bench"])
+def test_graphs_that_are_none_are_one_line(tmp_path, capsys, stage, data, part):
+    (tmp_path / "found.json").write_text(json.dumps(data))
+    code, _, err = run(capsys, stage, f"graphs={tmp_path}/found.json", f"out={tmp_path}/o")
+    assert code == 2
+    assert part in one_line(err)
+
+
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [
+        ("workload.formula=O = matmul(gelu(rms_norm(X, d, eps)), W, d)", "none there, gelu here"),
+        ("workload.eps=1e-6", "parameter eps: 1e-05 there, 1e-06 here"),
+        ("workload.inputs={X:[n,d],W:[f,d]}", "input W: [d, f] there, [f, d] here"),
+        ("workload.formula=O = matmul(X, W, d)", "div, scale, shift, sqrt, square, sum there"),
+        ("workload=swiglu", "workload: rmsnorm there, swiglu here"),
+    ],
+)
+def test_graphs_of_another_program_are_refused(tmp_path, capsys, override, part):
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps(stored_search()))
+    key, value = override.split("=", 1)
+    quoted = f"{key}='{value}'" if " " in value else override
+    code, _, err = run(capsys, "tune", quoted, f"graphs={path}", f"out={tmp_path}/o")
+    assert code == 2
+    assert "graphs of another program" in one_line(err)
+    assert part in err
+    assert given.search_result(str(path), program("dtype=fp32", "workload.f=64"))
+
+
+def test_a_winner_of_another_program_is_refused(tmp_path, capsys):
+    case, (_, graph) = "rmsnorm@d=4096,n=8", rmsnorm(8, 16, 16)
+    for of, part in (
+        (program("workload.f=32"), "size f: 32 there, 4096 here"),
+        (program("workload.eps=1e-6"), "parameter eps: 1e-06 there, 1e-05 here"),
+    ):
+        stored = stored_winner(of, graph, case)
+        (tmp_path / "winner.json").write_text(json.dumps(stored))
+        code, _, err = run(capsys, "bench", f"winner={tmp_path}", f"out={tmp_path}/o")
+        assert code == 2
+        assert "tuned for another program" in one_line(err)
+        assert part in err
+        assert given.winner(str(tmp_path), case, of) == tmp_path
+    del stored["concrete"]
+    (tmp_path / "winner.json").write_text(json.dumps(stored))
+    code, _, err = run(capsys, "bench", f"winner={tmp_path}", f"out={tmp_path}/o")
+    assert code == 2
+    assert "not a result of `prism tune`: 'concrete' is missing" in one_line(err)
+
+
+def test_programs_with_the_same_operators_can_differ():
+    one, other = (
+        program("workload.formula='O = matmul(exp(X) + square(X), W, d)'"),
+        program("workload.formula='O = matmul(exp(X + square(X)), W, d)'"),
+    )
+    assert given.difference(one, one) == ""
+    assert given.difference(one, other) == "the formula: the same operators in another order"
+
+
 @pytest.mark.parametrize(
     ("args", "part"),
     [
@@ -69,9 +212,9 @@ def test_a_slice_is_the_same_search(tmp_path, capsys):
         (["search", "slice={}", "workload=rmsnorm"], "exclude each other"),
         (["tune"], "out=... is needed"),
         (["tune", "device=h200", "out={tmp}/o"], "device 'h200'"),
-        (["tune", "graphs={tmp}/none.json", "out={tmp}/o"], "no such file"),
+        (["tune", "graphs={tmp}/none.json", "out={tmp}/o"], "No such file"),
         (["tune", "graphs={tmp}/half.json", "out={tmp}/o"], "not a result of `prism search`"),
-        (["tune", "graphs={tmp}/other.json", "out={tmp}/o"], "holds the graphs of 'other'"),
+        (["tune", "graphs={tmp}/other.json", "out={tmp}/o"], "workload: other there, rmsnorm here"),
         (["tune", "threads=0", "graphs={tmp}/empty.json", "out={tmp}/o"], "threads=0"),
         (["bench", "winner={tmp}", "out={tmp}/o"], "no winner.json there"),
         (["bench", "winner={tmp}/won", "out={tmp}/o"], "rmsnorm@d=4096,n=8 in bf16"),
@@ -83,9 +226,12 @@ def test_a_slice_is_the_same_search(tmp_path, capsys):
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, capsys, args, part):
     files = {
         "half.json": '{"workload": "rms',
-        "other.json": '{"workload": "other", "graphs": []}',
-        "empty.json": '{"workload": "rmsnorm", "graphs": []}',
-        "winner.json": '{"case": "rmsnorm@d=4096,n=4", "dtype": "bf16"}',
+        "other.json": json.dumps(stored_search()).replace('"rmsnorm"', '"other"'),
+        "empty.json": json.dumps(stored_search()),
+        "winner.json": json.dumps(
+            {"case": "rmsnorm@d=4096,n=4", "dtype": "bf16", "status": "failed", "reason": "none"}
+            | {"seconds": {"tune": 1, "compile": 1}}
+        ),
     }
     (tmp_path / "won").mkdir()
     for name, text in files.items():
@@ -116,10 +262,10 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_file(tmp_path, capsys, monkey
     def full(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device", str(out))
 
-    monkeypatch.setattr(terminal.json, "dump", full)
+    monkeypatch.setattr(files.os, "replace", full)
     code, _, err = run(capsys, "search", "workload=swiglu", f"out={out}")
     assert code == 1
-    assert "no space left on the device" in one_line(err)
+    assert "No space left on device" in one_line(err)
     assert str(out) in err
     assert [p.name for p in tmp_path.iterdir()] == ["found.json"]
     assert out.read_text() == "old"
@@ -151,6 +297,67 @@ def test_an_interrupted_search_is_no_result(tmp_path, capsys, monkeypatch):
     out = tmp_path / "found.json"
     assert run(capsys, "search", f"out={out}")[0] == 130
     assert not out.exists()
+    code, _, err = run(capsys, "tune", f"out={tmp_path}/tuned")
+    assert code == 130
+    assert "interrupted" in one_line(err)
+    assert not list(tmp_path.rglob("winner.json"))
+
+
+def bench_of(monkeypatch, **statuses):
+    """Replaces the measurement by rows of these statuses; returns the settings it is given."""
+    import prism.measure.bench as module
+
+    given_settings = []
+    rows = [
+        {"system": name, "status": status, "reason": f"{name} is {status}", "median_us": None}
+        for name, status in ({"prism": "ok", "eager": "ok"} | statuses).items()
+    ]
+
+    def bench(_program, _winner, _baselines, settings, *_rest, progress):
+        given_settings.append(settings)
+        return rows
+
+    monkeypatch.setattr(module, "bench", bench)
+    return given_settings
+
+
+def test_bench_measures_on_the_configured_device(tmp_path, capsys, monkeypatch):
+    data = config.case_slices(config.compose())[1]
+    data["device"]["backend"] = "other"
+    called = bench_of(monkeypatch)
+    assert run(capsys, "bench", f"slice={json.dumps(data)}", f"out={tmp_path}/o")[0] == 0
+    assert called[0].device == "other"
+
+
+def test_a_failed_system_is_a_warning(tmp_path, capsys, monkeypatch):
+    (tmp_path / "winner.json").write_text(
+        json.dumps(stored_winner(program(), rmsnorm(8, 16, 16)[1], "rmsnorm@d=4096,n=8"))
+    )
+
+    def warnings(*args, **statuses):
+        bench_of(monkeypatch, **statuses)
+        code, _, err = run(capsys, "bench", f"out={tmp_path}/o", *args)
+        assert code == 0
+        return [line for line in err.splitlines() if "device auto" not in line]
+
+    won = f"winner={tmp_path}"
+    assert warnings(won) == warnings(won, eager="failed") == []
+    (line,) = warnings(won, prism="failed")
+    assert line == "prism: warning: rmsnorm@d=4096,n=8: prism: failed: prism is failed"
+    assert warnings(prism="failed") == [], "only the baselines were asked for"
+    (line,) = warnings(prism="failed", eager="failed")
+    assert "no system has a time" in line
+
+
+def test_no_kernel_is_a_warning(tmp_path, capsys, monkeypatch):
+    import prism.measure.tune as module
+
+    (tmp_path / "found.json").write_text(json.dumps(stored_search()))
+    failed = {"status": "failed", "reason": "none of 3 passed"}
+    monkeypatch.setattr(module, "tune", lambda *_args, **_more: failed)
+    code, out, err = run(capsys, "tune", f"graphs={tmp_path}/found.json", f"out={tmp_path}/o")
+    assert (code, out) == (0, "")
+    assert "prism: warning: rmsnorm@d=4096,n=8: no kernel: none of 3 passed\n" in err
 
 
 def test_help_names_the_keys_and_an_example(capsys):

@@ -125,6 +125,34 @@ def test_sizes_from_the_command_line_replace_the_configurations():
     ]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "case"),
+    [
+        (["workload=rmsnorm"], "rmsnorm@d=4096,n=8"),
+        (["workload=rmsnorm", "workload.d=512"], "rmsnorm@d=512,n=8"),
+        (["workload=rmsnorm", "workload.f=64"], "rmsnorm@d=4096,f=64,n=8"),
+        (["workload=rmsnorm", "workload.d=64", "workload.f=64"], "rmsnorm@d=64,n=8"),
+        (["workload=rmsnorm", "workload.eps=1e-6"], "rmsnorm@d=4096,eps=1e-06,n=8"),
+        (["workload=attention", "workload.group=7"], "attention@b=2,d=128,g=8,group=7,h=1024"),
+        (["workload=attention", "workload.s=3"], "attention@b=2,d=128,g=8,h=1024,s=3"),
+        (["suite.workloads=[swiglu]", "workload=swiglu", "dtype=fp32"], "swiglu@d=2048,n=8"),
+    ],
+)
+def test_the_label_has_every_size_that_is_not_implied(overrides, case):
+    assert config.case_slices(compose(overrides), overrides=overrides)[1]["case"] == case
+    assert plan(overrides)["cases"][0] == case
+
+
+def test_the_label_has_sizes_beside_a_list_of_configurations(own_root):
+    listed = "workload.configs=[{d: 96}, {d: 33, n: 2}]"
+    found = plan(["suite.workloads=[rmsnorm]", "workload=rmsnorm", "workload.f=64", listed])
+    assert found["cases"] == ["rmsnorm@d=96,f=64", "rmsnorm@d=33,f=64,n=2"]
+    (own_root / "conf/workload/mine.yaml").write_text(
+        "name: mine\nn: ???\nf: 8\ninputs: {X: [n, f]}\nformula: O = exp(X)\nconfigs: [{n: 4}]\n"
+    )
+    assert plan(["workload=mine", "workload.n=3"])["cases"] == ["mine@f=8,n=3"]
+
+
 def test_overrides_travel_unchanged():
     text = """a=7e3 b=2024-01-01 c='x: y' d='[{e: 1}, {f: "g h"}]' i=1_000 j=010 k=null"""
     assert overrides_of([f"overrides={text}"]) == [

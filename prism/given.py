@@ -1,0 +1,144 @@
+"""What a stage is given beside its configuration: a slice, a search's result, a tuned winner.
+
+Each is read and checked before the work starts; what is wrong with it is one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from prism import config
+from prism.errors import PrismError
+from prism.program import Program, program_from_json
+
+_CASE = {"case": str, "workload": dict, "dtype": str, "device": dict}
+_SLICES = {
+    "search": {"workload": dict, "dtype": str, "search": dict},
+    "tune": _CASE | {"tune": dict},
+    "bench": _CASE | {"baseline": dict, "bench": dict, "seed": int, "config_hash": str},
+}
+_KINDS = {str: "text", dict: "an object", int: "an integer"}
+
+
+@contextlib.contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Data of another form than expected becomes a PrismError that names `what` it is."""
+    try:
+        yield
+    except KeyError as error:
+        raise PrismError(f"{what}: {error.args[0]!r} is missing") from None
+    except PrismError as error:
+        raise PrismError(f"{what}: {error}") from None
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise PrismError(f"{what}: not of the right form: {error}") from None
+
+
+def slice_of(text: str, stage: str) -> dict:
+    """The slice of a stage. Raises PrismError for what the workflow would not hand to it."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise PrismError(f"slice: not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise PrismError(f"slice: must be an object of JSON, got {text[:40]}")
+    for key, kind in _SLICES[stage].items():
+        value = data.get(key)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise PrismError(f"slice: `{key}` must be {_KINDS[kind]}, got {value!r}")
+    with reading("slice"):
+        config.check_workload(data["workload"])
+        config.check_budgets(data)
+    return data
+
+
+def search_result(path: str, program: Program) -> dict:
+    """The result of `prism search`, after checking that it is of this program, whatever its sizes.
+
+    The dtype may differ: a proof is of real numbers.
+    """
+    what = f"graphs={path}"
+    try:
+        data = json.loads(Path(path).read_text())
+    except ValueError as error:
+        raise PrismError(f"{what}: not a result of `prism search`: {error}") from None
+    except OSError as error:
+        raise PrismError(f"{what}: {error.strerror}; `prism search` writes it") from None
+    with reading(f"{what}: not a result of `prism search`"):
+        searched = program_from_json(data["program"])
+        data["seconds"]["total"] + 0.0
+        proved(data)
+    symbols = {axis: axis for axis in program.sizes}
+    wanted = replace(program, sizes=symbols, dtype=searched.dtype)
+    if differ := difference(searched, wanted):
+        raise PrismError(f"{what}: holds the graphs of another program: {differ}")
+    return data
+
+
+def proved(found: Mapping) -> list[tuple[str, object]]:
+    """Id and graph of each proved graph of a search's result."""
+    from prism.sgraph import SGraph
+
+    return [
+        (item["id"], SGraph.from_json(item["graph"]))
+        for item in found["graphs"]
+        if item["verdict"] == "PROVED"
+    ]
+
+
+def winner(folder: str, case: str, program: Program) -> Path:
+    """The folder of a winner, after checking that it was tuned for this case and program."""
+    from prism.instantiate import Concrete
+    from prism.measure.tune import read_winner
+
+    path, what = Path(folder), f"winner={folder}"
+    if not (path / "winner.json").is_file():
+        raise PrismError(f"{what}: no winner.json there; run `prism tune out={folder}`")
+    stored = read_winner(path)
+    with reading(f"{what}: not a result of `prism tune`"):
+        tuned = (stored["case"], stored["dtype"])
+        stored["seconds"]["tune"], stored["seconds"]["compile"], stored["reason"]
+        concrete = None
+        if stored["status"] == "ok":
+            stored["graph_id"], stored["source_sha256"], stored["digest"], stored["backend"]
+            concrete = Concrete.from_json(stored["concrete"])
+    if tuned != (case, program.dtype):
+        names = (f"{name} in {dtype}" for name, dtype in (tuned, (case, program.dtype)))
+        raise PrismError(f"{what}: was tuned for {' and not for '.join(names)}")
+    if concrete and (differ := difference(concrete.program, program)):
+        raise PrismError(f"{what}: was tuned for another program: {differ}")
+    return path
+
+
+def difference(there: Program, here: Program) -> str:
+    """In what two programs differ, in words; empty when they are the same."""
+    facts = _facts(there), _facts(here)
+    found = []
+    for name in facts[0] | facts[1]:
+        one, other = (side.get(name, "none") for side in facts)
+        if one != other:
+            found.append(f"{name}: {one} there, {other} here")
+    ops = [Counter(node.op.value for node in program.nodes) for program in (there, here)]
+    if ops[0] != ops[1]:
+        one, other = (sorted(more.elements()) for more in (ops[0] - ops[1], ops[1] - ops[0]))
+        found.append(
+            f"operators: {', '.join(one) or 'none'} there, {', '.join(other) or 'none'} here"
+        )
+    if not found and there.outputs != here.outputs:  # nodes are equal when they are the same one
+        found = ["the formula: the same operators in another order"]
+    return "; ".join(found)
+
+
+def _facts(program: Program) -> dict[str, object]:
+    return (
+        {"workload": program.name, "dtype": program.dtype}
+        | {f"size {axis}": size for axis, size in program.sizes.items()}
+        | {f"parameter {name}": value for name, value in program.params.items()}
+        | {f"input {name}": f"[{', '.join(n.axes)}]" for name, n in program.inputs.items()}
+        | {"inputs": ", ".join(program.inputs)}
+        | {"outputs": ", ".join(name for name, _ in program.outputs)}
+    )
