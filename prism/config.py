@@ -1,7 +1,7 @@
 """Configuration: one place where Hydra composes `conf/`, and what the rest gets of it.
 
-Everything that leaves this module is plain data. `plan` cuts the configuration of a suite into one
-slice for each job of the workflow, so that a job is redone only when its own slice changes.
+What stages and workflow get is plain data: a slice of the configuration, which holds all that one
+job reads and nothing else.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -209,80 +208,12 @@ def case_name(workload: str, sizes: Mapping[str, int]) -> str:
     return f"{workload}@{','.join(f'{axis}={sizes[axis]}' for axis in sorted(sizes))}"
 
 
-# The workflow's plan ----------------------------------------------------------------------
+# Slices -----------------------------------------------------------------------------------
 
 
-def overrides_of(config_args: Sequence[str] | None) -> list[str]:
-    """Hydra overrides out of Snakemake's raw `--config` arguments, split as a shell would.
-
-    Snakemake reads each value as a number or as YAML; the raw text is what reaches Hydra here, so
-    that `7e3`, dates, quotes and nested values stay as they were written.
-    """
-    text = ""
-    for arg in config_args or ():
-        key, _, value = str(arg).partition("=")
-        if key != "overrides":
-            raise PrismError(f"--config {key}: unknown; use --config overrides='KEY=VALUE ...'")
-        text = value
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise PrismError(f"--config overrides={text!r}: {error}") from None
-
-
-def plan(overrides: Sequence[str] = ()) -> dict:
-    """What a suite consists of, as plain data.
-
-    `run` is the results folder, `resolved` the whole configuration as YAML text, `workloads` and
-    `cases` name the jobs, and `search` (by workload), `tune` and `bench` (by case) hold each job's
-    slice as JSON text. A case is a workload with sizes, `rmsnorm@d=4096,n=8`.
-    """
-    import yaml
-
-    cfg = compose(overrides)
-    say_device(cfg)
-    keys = {_key(item) for item in overrides}
-    sized = sorted(key.removeprefix("workload.") for key in keys if key.startswith("workload."))
-    names = [None] if "workload" in keys else list(cfg.suite.workloads)
-    if sized and len(names) != 1:
-        raise PrismError(
-            f"workload.{sized[0]}: suite {cfg.suite.name} has {len(names)} workloads; "
-            f"choose one beside it: workload=NAME workload.{sized[0]}=..."
-        )
-    if not names:
-        raise PrismError(f"suite {cfg.suite.name}: it has no workloads")
-    device = f"{cfg.suite.name}-{cfg.device.name}"
-    found: dict[str, Any] = {"run": f"results/{device}", "search": {}, "tune": {}, "bench": {}}
-    for name in names:
-        chosen_by = [*overrides] if name is None else [*overrides, f"workload={name}"]
-        chosen = cfg if name is None else compose(chosen_by)
-        label = str(chosen.workload.name)
-        if label in found["search"]:
-            raise PrismError(f"suite {cfg.suite.name}: two workloads have the name {label!r}")
-        found["search"][label] = _json(search_slice(chosen))
-        for sizes in _configs(chosen, sized):
-            tune, bench = case_slices(chosen, sizes, chosen_by)
-            found["tune"][tune["case"]] = _json(tune)
-            found["bench"][tune["case"]] = _json(bench)
-    hashes = {case: json.loads(text)["config_hash"] for case, text in found["bench"].items()}
-    resolved = plain(cfg) | {"overrides": list(overrides), "cases": hashes}
-    found["resolved"] = yaml.safe_dump(resolved, sort_keys=False)
-    return found | {"workloads": list(found["search"]), "cases": list(found["tune"])}
-
-
-def _key(override: str) -> str:
+def key_of(override: str) -> str:
+    """What an override sets: `workload.d` of `++workload.d=3`."""
     return override.partition("=")[0].lstrip("+~").strip()
-
-
-def _configs(cfg: Any, overridden: Sequence[str]) -> list[dict]:
-    """The sizes to run: the suite's for this workload, else the workload's own. A size given on
-    the command line replaces the list by the one configuration that it describes."""
-    data = plain(cfg.workload)
-    configs = plain(cfg.suite).get("configs", {}).get(data["name"]) or data["configs"]
-    given = [axis for axis in overridden if isinstance(data.get(axis), (int, float))]
-    if not given or "configs" in overridden:
-        return configs
-    return [{axis: data[axis] for axis in configs[0]}]
 
 
 def search_slice(cfg: Any) -> dict:
@@ -319,14 +250,16 @@ def case_slices(
     tune = common | {"tune": plain(cfg.tune)}
     bench = common | {key: plain(cfg[key]) for key in ("baseline", "bench")} | {"seed": cfg.seed}
     whole = [search_slice(cfg), tune, bench]
-    return tune, bench | {"config_hash": hashlib.sha256(_json(whole).encode()).hexdigest()[:12]}
+    return tune, bench | {
+        "config_hash": hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:12]
+    }
 
 
 def _label(workload: Mapping, shown: Iterable[str], overrides: Sequence[str]) -> dict:
     """The numbers that name a case: those `shown`, and each that an override set to something else
     than follows from these and the workload's file."""
     label = {key: workload[key] for key in shown}
-    kept = [item for item in overrides if not _key(item).startswith("workload.")]
+    kept = [item for item in overrides if not key_of(item).startswith("workload.")]
     if len(kept) == len(overrides):
         return label
     try:
@@ -340,30 +273,3 @@ def _label(workload: Mapping, shown: Iterable[str], overrides: Sequence[str]) ->
         if file is None or _resolved(file, known).get(key) != value:
             label[key] = value
     return label
-
-
-def _json(data: Any) -> str:
-    return json.dumps(data)  # key order is kept: a program's inputs have one
-
-
-def workflow_plan(workflow: Any) -> dict:
-    """`plan` for the Snakefile, whose `workflow` object this takes.
-
-    Bad input, or a compiler that is missing and that no software deployment of Snakemake will
-    bring, ends the workflow before its first job with one line and exit code 2.
-    """
-    try:
-        found = plan(overrides_of(workflow.config_settings.config_args))
-        if not workflow.deployment_settings.deployment_method:
-            _check_compiler(found["tune"].values())
-        return found
-    except PrismError as error:
-        print(f"prism: error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-
-
-def _check_compiler(slices: Iterable[str]) -> None:
-    from prism.codegen import BACKENDS
-
-    for backend in {json.loads(text)["device"]["backend"] for text in slices}:
-        BACKENDS[backend].build(Path("kernel"), Path("library"))

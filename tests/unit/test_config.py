@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 from prism import config
-from prism.config import compose, overrides_of, plain, plan, program_of, symbolic, workload_of
+from prism.config import compose, plain, program_of, symbolic, workload_of
 from prism.errors import PrismError
 from prism.program import evaluate
+from prism.workflow import overrides_of, plan
 
 # Paper section 7.1, with shapes of inputs and output in the order of the program.
 PAPER = {

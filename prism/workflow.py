@@ -1,0 +1,134 @@
+"""What the Snakefile needs: the plan of a suite, and its folder for itself.
+
+The plan cuts the configuration into one slice for each job, so that a job is redone only when its
+own slice changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from prism import config
+from prism.errors import PrismError
+
+_held = []  # lock files, open until the process ends
+
+
+def overrides_of(config_args: Sequence[str] | None) -> list[str]:
+    """Hydra overrides out of Snakemake's raw `--config` arguments, split as a shell would.
+
+    Snakemake reads each value as a number or as YAML; the raw text is what reaches Hydra here, so
+    that `7e3`, dates, quotes and nested values stay as they were written.
+    """
+    text = ""
+    for arg in config_args or ():
+        key, _, value = str(arg).partition("=")
+        if key != "overrides":
+            raise PrismError(f"--config {key}: unknown; use --config overrides='KEY=VALUE ...'")
+        text = value
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise PrismError(f"--config overrides={text!r}: {error}") from None
+
+
+def plan(overrides: Sequence[str] = ()) -> dict:
+    """What a suite consists of, as plain data.
+
+    `run` is the results folder, `resolved` the whole configuration as YAML text, `workloads` and
+    `cases` name the jobs, and `search` (by workload), `tune` and `bench` (by case) hold each job's
+    slice as JSON text. A case is a workload with sizes, `rmsnorm@d=4096,n=8`.
+    """
+    import yaml
+
+    cfg = config.compose(overrides)
+    config.say_device(cfg)
+    keys = {config.key_of(item) for item in overrides}
+    sized = sorted(key.removeprefix("workload.") for key in keys if key.startswith("workload."))
+    names = [None] if "workload" in keys else list(cfg.suite.workloads)
+    if sized and len(names) != 1:
+        raise PrismError(
+            f"workload.{sized[0]}: suite {cfg.suite.name} has {len(names)} workloads; "
+            f"choose one beside it: workload=NAME workload.{sized[0]}=..."
+        )
+    if not names:
+        raise PrismError(f"suite {cfg.suite.name}: it has no workloads")
+    device = f"{cfg.suite.name}-{cfg.device.name}"
+    found: dict[str, Any] = {"run": f"results/{device}", "search": {}, "tune": {}, "bench": {}}
+    for name in names:
+        chosen_by = [*overrides] if name is None else [*overrides, f"workload={name}"]
+        chosen = cfg if name is None else config.compose(chosen_by)
+        label = str(chosen.workload.name)
+        if label in found["search"]:
+            raise PrismError(f"suite {cfg.suite.name}: two workloads have the name {label!r}")
+        found["search"][label] = json.dumps(config.search_slice(chosen))
+        for sizes in _configs(chosen, sized):
+            tune, bench = config.case_slices(chosen, sizes, chosen_by)
+            found["tune"][tune["case"]] = json.dumps(tune)
+            found["bench"][tune["case"]] = json.dumps(bench)
+    hashes = {case: json.loads(text)["config_hash"] for case, text in found["bench"].items()}
+    resolved = config.plain(cfg) | {"overrides": list(overrides), "cases": hashes}
+    found["resolved"] = yaml.safe_dump(resolved, sort_keys=False)
+    return found | {"workloads": list(found["search"]), "cases": list(found["tune"])}
+
+
+def _configs(cfg: Any, overridden: Sequence[str]) -> list[dict]:
+    """The sizes to run: the suite's for this workload, else the workload's own. A size given on
+    the command line replaces the list by the one configuration that it describes."""
+    data = config.plain(cfg.workload)
+    configs = config.plain(cfg.suite).get("configs", {}).get(data["name"]) or data["configs"]
+    given = [axis for axis in overridden if isinstance(data.get(axis), (int, float))]
+    if not given or "configs" in overridden:
+        return configs
+    return [{axis: data[axis] for axis in configs[0]}]
+
+
+def workflow_plan(workflow: Any) -> dict:
+    """`plan` for the Snakefile, whose `workflow` object this takes.
+
+    Bad input, or a compiler that is missing and that no software deployment of Snakemake will
+    bring, ends the workflow before its first job with one line and exit code 2.
+    """
+    try:
+        found = plan(overrides_of(workflow.config_settings.config_args))
+        if not workflow.deployment_settings.deployment_method:
+            _check_compiler(found["tune"].values())
+        return found
+    except PrismError as error:
+        _end(str(error), 2)
+
+
+def _check_compiler(slices: Iterable[str]) -> None:
+    from prism.codegen import BACKENDS
+
+    for backend in {json.loads(text)["device"]["backend"] for text in slices}:
+        BACKENDS[backend].build(Path("kernel"), Path("library"))
+
+
+def hold(run: str) -> None:
+    """Keeps other workflows out of a run's folder until this process ends, however it ends.
+
+    Snakemake's own lock would stay behind when the process is killed. Two workflows at once would
+    remove and replace what the other one is reading: the second ends with one line, exit code 1.
+    """
+    path = Path(".snakemake") / f"{Path(run).name}.lock"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        file = open(path, "a")  # noqa: SIM115 - stays open
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _end(f"another snakemake is at work on {run}; wait for its end, or end it", 1)
+    except OSError as error:
+        _end(f"cannot lock {path}: {error.strerror}", 1)
+    _held.append(file)
+
+
+def _end(text: str, code: int) -> NoReturn:
+    print(f"prism: error: {text}", file=sys.stderr)
+    raise SystemExit(code) from None
