@@ -44,9 +44,3 @@ UNARY(relu)
   }
 CONVERT(bf16)
 CONVERT(fp16)
-
-extern "C" float harness_sum(int type, const void* p, long n, long stride) {
-  if (type == 0) return prism::sum(static_cast<const float*>(p), n, stride);
-  if (type == 1) return prism::sum(static_cast<const prism::bf16*>(p), n, stride);
-  return prism::sum(static_cast<const prism::fp16*>(p), n, stride);
-}

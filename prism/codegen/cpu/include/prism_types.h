@@ -1,5 +1,5 @@
 // Element types of tensors and their conversions to and from float.
-// All conversions are branch-free bit operations, so that loops over them vectorize.
+// All conversions are branch-free arithmetic, so that loops over them vectorize.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -31,11 +31,21 @@ inline float to_float(bf16 x) { return bits_float(static_cast<uint32_t>(x.bits) 
 
 inline float to_float(fp16 x) {
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
-  const uint32_t magnitude = static_cast<uint32_t>(x.bits & 0x7fffu) << 13;
-  // The product with 2^112 moves the exponent bias and normalizes denormals, exactly.
-  const uint32_t finite = float_bits(bits_float(magnitude) * 0x1p112f);
-  const uint32_t special = magnitude | 0x7f800000u;  // infinity and NaN
-  return bits_float(sign | (magnitude >= 0x0f800000u ? special : finite));
+  const uint32_t magnitude = x.bits & 0x7fffu;
+  // Normal: 13 more bits of mantissa, and the exponent's bias goes from 15 to 127. Infinity and
+  // NaN: the exponent goes from 31 to 255, as far again.
+  const uint32_t bias = magnitude < 0x7c00u ? 112u << 23 : 224u << 23;
+  const uint32_t normal = (magnitude << 13) + bias;
+  // Subnormal: a whole number of 2^-24.
+  const float subnormal = static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f;
+  return bits_float(sign | (magnitude < 0x0400u ? float_bits(subnormal) : normal));
+}
+
+// u without its last N bits, rounded to nearest, ties to even.
+template <int N>
+uint32_t round_off(uint32_t u) {
+  const uint32_t below_half = (1u << (N - 1)) - 1u;
+  return (u + below_half + ((u >> N) & 1u)) >> N;
 }
 
 // Rounds to nearest, ties to even; NaN stays NaN; what is too large becomes infinity.
@@ -50,7 +60,7 @@ inline float from_float<float>(float x) {
 template <>
 inline bf16 from_float<bf16>(float x) {
   const uint32_t u = float_bits(x);
-  const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const uint32_t rounded = round_off<16>(u);
   const uint32_t nan = (u >> 16) | 0x40u;
   return bf16{static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
 }
@@ -58,15 +68,25 @@ inline bf16 from_float<bf16>(float x) {
 template <>
 inline fp16 from_float<fp16>(float x) {
   const uint32_t u = float_bits(x);
-  const uint32_t magnitude = u & 0x7fffffffu;
-  // Adding a power of two whose last place is the last place of the result rounds x there.
-  const float scaled = (bits_float(magnitude) * 0x1p112f) * 0x1p-110f;  // infinity if >= 2^16
-  const uint32_t exponent = (u + u) & 0xff000000u;
-  const uint32_t bias = exponent < 0x71000000u ? 0x71000000u : exponent;
-  const uint32_t sum = float_bits(bits_float((bias >> 1) + 0x07800000u) + scaled);
-  const uint32_t finite = ((sum >> 13) & 0x7c00u) + (sum & 0x0fffu);
   const uint32_t sign = (u >> 16) & 0x8000u;
-  return fp16{static_cast<uint16_t>(sign | (magnitude > 0x7f800000u ? 0x7e00u : finite))};
+  const uint32_t magnitude = u & 0x7fffffffu;
+  // From 2^-14 on: the bias goes from 127 to 15. A carry out of the mantissa raises the exponent,
+  // up to that of infinity.
+  constexpr uint32_t kNormal = 113u << 23;  // 2^-14
+  const uint32_t high = magnitude > kNormal ? magnitude : kNormal;
+  const uint32_t rounded = round_off<13>(high - (112u << 23));
+  const uint32_t normal = rounded < 0x7c00u ? rounded : 0x7c00u;
+  // Below: a whole number of 2^-24, so with 13 more bits one of 2^-37, whose last bit is also set
+  // if anything is left over.
+  const uint32_t low = magnitude < kNormal ? magnitude : kNormal;
+  const float steps = bits_float(low) * 0x1p37f;
+  const int32_t whole = static_cast<int32_t>(steps);
+  const int32_t sticky = static_cast<float>(whole) < steps ? 1 : 0;
+  const uint32_t subnormal = round_off<13>(static_cast<uint32_t>(whole | sticky));
+  // One of the two is 2^-14, which is 0x0400. A sum, as compilers turn a selection to a branch.
+  const uint32_t finite = normal + subnormal - 0x0400u;
+  const uint32_t quiet_nan = magnitude > 0x7f800000u ? 0x0200u : 0u;
+  return fp16{static_cast<uint16_t>(sign | finite | quiet_nan)};
 }
 
 }  // namespace prism
