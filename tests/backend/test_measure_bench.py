@@ -12,9 +12,10 @@ import pytest
 
 from prism.errors import PrismError
 from prism.measure import bench as benching
-from prism.measure import children
-from prism.measure.bench import BaselineSpec, BenchSettings, bench
+from prism.measure import children, gate
+from prism.measure.bench import BaselineSpec, BenchSettings, bench, failures
 from prism.measure.compile import sha256
+from prism.measure.gate import CONTROLS, Error
 from prism.measure.inputs import write_case
 from prism.measure.rows import read_rows
 from prism.program import Builder
@@ -43,7 +44,7 @@ def program(rows=4, columns=16):
 
 
 def settings(**fields):
-    return BenchSettings(rounds=3, seconds=0.5, threads=1, seed=0, **fields)
+    return BenchSettings(**{"device": "cpu", "rounds": 3, "seconds": 0.5, "threads": 1} | fields)
 
 
 def winner(folder, source, **fields):
@@ -94,6 +95,10 @@ def test_all_systems_pass_the_gate_and_are_timed_cold_and_warm(tmp_path):
         assert row["copies"] * row["input_bytes"] > 0 and row["environment"]["threads"] == 1
     found = by_system(rows)
     assert found["prism"]["verdict"] == found["eager"]["verdict"] == "PASSED"
+    for system in ("prism", "eager"):
+        assert found[system]["controls"] == dict.fromkeys(CONTROLS, "failed")
+        assert found[system]["bound_note"] == ""
+    assert found["read"]["controls"] == {} and failures(rows) == []
     assert found["read"]["verdict"] == "n/a" and found["read"]["read_speed_fraction"] == 1
     assert found["prism"]["search_seconds"] == 0.25 and found["eager"]["search_seconds"] is None
     assert found["prism"]["tune_seconds"] == 2.0 and found["prism"]["graph_id"] == "g1"
@@ -184,6 +189,86 @@ def test_a_system_that_hangs_while_preparing_is_stopped(tmp_path):
     assert found["hangs"]["reason"] == "hung: no answer to prepare within 6 s"
     assert found["prism"]["status"] == "failed" and "no winner" in found["prism"]["reason"]
     assert found["read"]["status"] == "ok"
+    assert failures(rows) == [
+        "no system has a time: prism: failed: there is no winner; "
+        "hangs: failed: hung: no answer to prepare within 6 s"
+    ]
+
+
+def test_a_blind_gate_gives_no_system_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(gate, "bound_of", lambda *_: (Error(1e9, 1e9), ""))
+    folder = winner(tmp_path / "w", KERNEL % 64)
+    rows = bench(program(), folder, [EAGER], settings(), tmp_path / "rows.jsonl", {})
+    found = by_system(rows)
+    for system in ("prism", "eager"):
+        row = found[system]
+        assert row["status"] == "failed" and row["samples_us"] == [] and row["rounds"] is None
+        assert "the gate cannot tell a wrong output" in row["reason"] and "zeros" in row["reason"]
+        assert row["controls"] == dict.fromkeys(CONTROLS, "passed for O")
+    assert found["read"]["status"] == "ok"
+
+
+def test_every_timed_call_is_made_under_the_lock_of_the_device(tmp_path):
+    body = (
+        "    def prepare(self, p, x):\n"
+        "        from prism.measure.lock import lock_path\n        import fcntl\n"
+        "        path, self.free = lock_path('cpu'), 0\n"
+        "        def call(t):\n            with open(path, 'a') as file:\n                try:\n"
+        "                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "                    self.free += 1\n                except BlockingIOError: pass\n"
+        "            return [t['X'] * 3]\n        return call\n"
+        "    def evidence(self):\n"
+        "        return {'problem': f'{self.free} calls without a lock' if self.free else ''}\n"
+    )
+    spec = adapter(tmp_path, "looks", body)
+    rows = bench(program(), None, [spec], settings(), tmp_path / "rows.jsonl", {})
+    row = by_system(rows)["looks"]
+    assert row["status"] == "ok" and row["n"] >= 9, row["reason"]
+
+
+def test_cold_calls_change_their_inputs_and_warm_calls_do_not(tmp_path):
+    body = (
+        "    def prepare(self, p, x):\n        self.last = None\n        def call(t):\n"
+        "            time.sleep(0.001 if t['X'].data_ptr() == self.last else 0.02)\n"
+        "            self.last = t['X'].data_ptr()\n"
+        "            return [t['X'] * 3]\n        return call\n"
+    )
+    spec = adapter(tmp_path, "caches", body)
+    rows = bench(program(), None, [spec], settings(), tmp_path / "rows.jsonl", {})
+    row = by_system(rows)["caches"]
+    assert row["status"] == "ok", row["reason"]
+    assert min(row["samples_us"]) >= 20_000 and row["warm_p20_us"] < 20_000
+
+
+def test_a_kernel_that_replays_its_first_outputs_is_caught(tmp_path):
+    source = """
+extern "C" int prism_run(const void* const* in, void* const* out, int) {
+    static float kept[64];
+    static bool filled;
+    for (int i = 0; i < 64 && !filled; ++i) kept[i] = 3 * ((const float*)in[0])[i];
+    filled = true;
+    for (int i = 0; i < 64; ++i) ((float*)out[0])[i] = kept[i];
+    return 0;
+}
+"""
+    folder = winner(tmp_path / "w", source)
+    rows = bench(program(), folder, [], settings(), tmp_path / "rows.jsonl", {})
+    row = by_system(rows)["prism"]
+    assert row["status"] == "failed" and "do not change with input X" in row["reason"]
+    assert row["samples_us"] == [] and failures(rows) == [f"prism: failed: {row['reason']}"]
+
+
+def test_what_is_said_of_rows_without_a_time():
+    def row(system, status="ok"):
+        return {"system": system, "status": status, "reason": "" if status == "ok" else "killed"}
+
+    read, eager = row("read"), row("eager")
+    assert failures([row("prism"), row("eager", "failed"), read]) == []
+    assert failures([row("prism", "suspect"), eager, read]) == ["prism: suspect: killed"]
+    assert failures([row("prism", "failed"), read]) == ["prism: failed: killed"]
+    assert failures([row("prism", "failed"), row("eager", "unavailable"), read]) == [
+        "no system has a time: prism: failed: killed; eager: unavailable: killed"
+    ]
 
 
 def test_replayed_outputs_are_caught(tmp_path):
@@ -243,7 +328,7 @@ from prism.program import Builder
 b = Builder("triple", {"n": 4, "d": 16}, "fp32")
 program = b.build(O=b.scale(b.input("X", "n d"), 3))
 spec = BaselineSpec("hangs", sys.argv[1])
-bench(program, None, [spec], BenchSettings(threads=1), Path(sys.argv[2]), {})
+bench(program, None, [spec], BenchSettings(device="cpu", threads=1), Path(sys.argv[2]), {})
 """
 
 

@@ -3,6 +3,8 @@
 import pytest
 
 from prism.codegen import BACKENDS
+from prism.errors import PrismError
+from prism.measure import race as racing
 from prism.measure.compile import compile_one
 from prism.measure.eager_case import prepare_case
 from prism.measure.gate import Gate
@@ -136,8 +138,8 @@ def test_a_library_without_the_function_fails(run):
 
 def candidate(name, source):
     def write():
-        if source is None:
-            raise ValueError("no source for this one")
+        if isinstance(source, Exception):
+            raise source
         return source
 
     return Candidate(name, [{"x": 1}], {"schedule": "static"}, name, write)
@@ -146,25 +148,49 @@ def candidate(name, source):
 def test_a_race_records_every_candidate_and_the_slow_one_loses(case, tmp_path):
     again = "for (int k = 0; k < 2000; ++k) { " + LOOP + ' asm("" ::: "memory"); }'
     slow = GOOD.replace(LOOP, again)
-    sources = {"slow": slow, "broken": "int x = ;", "none": None, "good": GOOD, "same": GOOD,
+    sources = {"slow": slow, "broken": "int x = ;", "none": KeyError("no source"),
+               "unfit": PrismError("too many scratch bytes"), "good": GOOD, "same": GOOD,
                "zero": HEAD + next(iter(WRONG))}  # fmt: skip
     limits = Limits(first_seconds=0.01, final_seconds=0.02)
     race = Race(case, BACKENDS["cpu"], tmp_path, 1, "test", limits)
     batch = [candidate(name, source) for name, source in sources.items()]
-    race.enter(batch[:3], 6)
-    race.enter(batch[3:], 6)
+    race.enter(batch[:3], len(batch))
+    race.enter(batch[3:], len(batch))
     winner = race.finals()
     assert winner.graph_id in ("good", "same") and winner.finals_us
-    assert race.causes() == {"compile": 1, "lower": 1, "gate": 1}
+    assert race.causes() == {"compile": 1, "lower": 1, "internal": 1, "gate": 1}
     records = {c.graph_id: c.record() for c in race.candidates}
     assert list(records) == list(sources)
     assert records["slow"]["status"] == "ok"
     assert records["slow"]["median_us"] > 5 * records[winner.graph_id]["median_us"]
     assert "error:" in records["broken"]["reason"]
-    assert "no source for this one" in records["none"]["reason"]
+    assert records["none"]["reason"] == "KeyError: 'no source'"
+    assert (records["none"]["cause"], records["unfit"]["cause"]) == ("internal", "lower")
     assert records["good"]["source_sha256"] == records["same"]["source_sha256"]
     assert not all(records[n]["finalist"] for n in ("good", "same"))  # one binary races once
     assert race.seconds["compile"] > 0 and race.seconds["tune"] > 0
+
+
+def test_the_finals_choose_the_winner_and_not_the_first_samples(case, tmp_path, monkeypatch):
+    times = {"lucky": (1.0, 9.0), "steady": (2.0, 5.0), "slow": (3.0, 7.0)}  # first, finals
+    names = {f"int {name};": name for name in times}
+    runs = []
+
+    def run(case, library, work, threads, at_most, **limits):
+        name = names[library.with_suffix(".cpp").read_text()]
+        finals = len([r for r in runs if r == name]) > 0
+        runs.append(name)
+        return {"status": "ok", "verdict": {}, "samples_us": [times[name][finals]] * 3}
+
+    monkeypatch.setattr(racing, "run_candidate", run)
+    race = Race(case, BACKENDS["cpu"], tmp_path, 1, "test")
+    race.enter([candidate(name, source) for source, name in names.items()], 3)
+    assert race.leader.graph_id == "lucky" and race.leader.median_us == 1
+    winner = race.finals()
+    assert (winner.graph_id, winner.median_us) == ("steady", 5)
+    assert len(runs) == 3 * (1 + racing.PASSES)
+    first = [runs[3 * (1 + number)] for number in range(racing.PASSES)]
+    assert first == ["lucky", "steady", "slow"]  # every pass starts with another one
 
 
 def test_a_race_without_any_right_kernel_has_no_winner(case, tmp_path):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from prism.errors import PrismError
+from prism.measure import gate
 from prism.measure import tune as tuning
 from prism.measure.race import Limits
 from prism.measure.tune import TuneBudget, replay, tune
@@ -104,6 +105,17 @@ def test_nothing_that_passes_is_a_result_with_counts(tmp_path):
         replay(tmp_path, 1)
     empty = tune(program(), [], "cpu", budget, tmp_path, 1)
     assert empty["status"] == "failed" and "no valid configuration" in empty["reason"]
+
+
+def test_a_blind_gate_has_no_winner(tmp_path, monkeypatch, tuned):
+    monkeypatch.setattr(gate, "bound_of", lambda *_: (gate.Error(1e9, 1e9), ""))
+    budget = TuneBudget(count=2, seconds=60)
+    result = tune(program(), [("right", graph())], "cpu", budget, tmp_path, 1, limits=LIMITS)
+    assert result["status"] == "failed" and result["tried"] == 0
+    assert "cannot tell a wrong output from a right one: control zeros" in result["reason"]
+    assert not (tmp_path / "kernel.cpp").exists()
+    again = replay(tuned[0], 1)
+    assert again["status"] == "failed" and again["reason"] == result["reason"]
 
 
 def test_what_the_user_gets_wrong_is_one_line(tmp_path, monkeypatch):
