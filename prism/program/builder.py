@@ -200,8 +200,9 @@ class Builder:
                 f"program {self.name}: constant {text!r} reads {sorted(unknown)[0]!r}, which is "
                 f"neither a size nor a parameter"
             )
-        probe = {k: v if isinstance(v, int) else 2 for k, v in self.sizes.items()} | self.params
-        constant.evaluate(text, probe)
+        known = {k: v for k, v in self.sizes.items() if isinstance(v, int)} | self.params
+        if constant.names(text) <= known.keys():  # else it is checked when its sizes are bound
+            constant.evaluate(text, known)
         return text
 
     def _number(self, name: str, value: object) -> float:

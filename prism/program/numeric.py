@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -78,15 +79,15 @@ def matmul(a: Named, b: Named, axis: str) -> Named:
     return Named(out.reshape(shape), batch + left + right)
 
 
-def apply(op: Op, arg, values: list[Named], env: Mapping[str, float]) -> Named:
-    """One operator of the program language on named arrays."""
+def apply(op: Op, arg, values: list[Named], number: Callable[[str], float]) -> Named:
+    """One operator of the program language on named arrays; `number` evaluates constants."""
     first = values[0]
     if op in UNARY:
         return Named(UNARY[op](first.array), first.axes)
     if op is Op.SCALE:
-        return Named(first.array * constant.evaluate(arg, env), first.axes)
+        return Named(first.array * number(arg), first.axes)
     if op is Op.SHIFT:
-        return Named(first.array + constant.evaluate(arg, env), first.axes)
+        return Named(first.array + number(arg), first.axes)
     if op in BINARY:
         axes = tuple(dict.fromkeys(a for v in values for a in v.axes))
         return Named(BINARY_FN[op](*(aligned(v, axes) for v in values)), axes)
@@ -103,6 +104,7 @@ def evaluate(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np
     Raises PrismError for a missing input or one of a wrong shape, naming it.
     """
     values: dict[Node, Named] = {}
+    number = partial(constant.evaluate, env=program.env)
     for name, node in program.inputs.items():
         if name not in inputs:
             raise PrismError(f"program {program.name}: input {name!r} is missing")
@@ -115,7 +117,7 @@ def evaluate(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np
     with np.errstate(all="ignore"):
         for node in topological(node for _, node in program.outputs):
             if node not in values:
-                values[node] = apply(node.op, node.arg, [values[s] for s in node.src], program.env)
+                values[node] = apply(node.op, node.arg, [values[s] for s in node.src], number)
     return {
         name: np.asarray(aligned(values[node], node.axes), order="C")
         for name, node in program.outputs

@@ -33,9 +33,18 @@ class MapVar(NamedTuple):
 
 @dataclass(frozen=True)
 class Mapping:
-    """The variables that are 1; all others are 0. Loaders carry imap and fmap, savers omap."""
+    """The variables that are 1; all others are 0. Loaders carry imap and fmap, savers omap.
+
+    Raises PrismError where a parallel dimension partitions two axes of one tensor, which equation
+    (1) forbids.
+    """
 
     ones: frozenset[MapVar]
+
+    def __post_init__(self):
+        for var in self.ones:
+            if self._table[var.tensor, var.par] != var.axis:
+                raise PrismError(f"mapping: {var.par} partitions two axes of tensor {var.tensor!r}")
 
     def axis(self, tensor: str, par: str) -> str | None:
         """The axis of `tensor` that `par` partitions, or None where it is replicated."""

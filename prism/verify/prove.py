@@ -57,8 +57,16 @@ class Refuter:
             axes = dict.fromkeys(self.program.sizes, _CHUNK)
             for axis, par in splits:
                 axes[axis] *= _PARS[par]
-            self._interpreters[splits] = Interpreter(self.program, axes, _PARS, self.seed)
+            self._interpreters[splits] = self._interpreter(axes)
         return self._interpreters[splits]
+
+    def _interpreter(self, axes: dict[str, int]) -> Interpreter:
+        """Inputs of both signs, unless the program has no value there (roots of negatives)."""
+        signed = Interpreter(self.program, axes, _PARS, self.seed, low=-1.25)
+        values = [signed.value(node).array for _, node in self.program.outputs]
+        if all(np.isfinite(v).all() for v in values):
+            return signed
+        return Interpreter(self.program, axes, _PARS, self.seed)
 
 
 def _difference(found: Named, expected: Named) -> str | None:

@@ -23,19 +23,30 @@ class Interpreter:
     """Values of expressions at fixed sizes, memoized by node: candidates share most of theirs.
 
     `axes` gives the extent of each data axis, `pars` that of each parallel dimension; an axis must
-    be divisible by the product of the dimensions that split it.
+    be divisible by the product of the dimensions that split it. Inputs are uniform, `low` to 1.25.
     """
 
     def __init__(
-        self, program: Program, axes: Mapping[str, int], pars: Mapping[str, int], seed: int
+        self,
+        program: Program,
+        axes: Mapping[str, int],
+        pars: Mapping[str, int],
+        seed: int,
+        low: float = 0.25,
     ):
         self.pars = dict(pars)
-        self.env = dict(program.params) | dict(axes)
-        rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed)
+        self._numbers: dict[str, float] = {}
         self._values: dict[Node, Named | ShapeError] = {}
         for node in program.inputs.values():
             shape = tuple(axes[a] for a in node.axes)
-            self._values[node] = Named(rng.uniform(0.25, 1.25, shape), node.axes)
+            self._values[node] = Named(self._rng.uniform(low, 1.25, shape), node.axes)
+
+    def number(self, text: str) -> float:
+        """The value of a constant: any will do, as no axiom looks into one."""
+        if text not in self._numbers:
+            self._numbers[text] = self._rng.uniform(0.5, 2)
+        return self._numbers[text]
 
     def value(self, root: Node) -> Named:
         """The array of `root`. Raises ShapeError when the expression has no value."""
@@ -57,7 +68,7 @@ class Interpreter:
             with np.errstate(all="ignore"):
                 if node.op in _PARALLEL:
                     return _PARALLEL[node.op](sources[0], node.arg, self.pars)
-                return apply(node.op, node.arg, sources, self.env)
+                return apply(node.op, node.arg, sources, self.number)
         except (ValueError, KeyError) as error:
             return ShapeError(f"{node.op.value}: {error}")
 

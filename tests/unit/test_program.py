@@ -110,6 +110,13 @@ def test_bad_programs_name_what_is_wrong(changes, words):
         assert word in text
 
 
+def test_constants_are_bounded():
+    with pytest.raises(PrismError, match="constant"):
+        norm(formula="O = matmul(scale(X, 9**9**9**9), W, d)")
+    with pytest.raises(PrismError, match="division by zero"):
+        norm(formula="O = matmul(scale(X, 1/(d-4)), W, d)")
+
+
 def test_input_of_another_dtype_is_refused():
     builder = Builder("p", {"n": 2}, "bf16")
     with pytest.raises(PrismError, match="fp32"):

@@ -168,6 +168,11 @@ def test_damaged_json_is_one_clear_error(figure1, damage):
         SGraph.from_json(data)
 
 
+def test_a_dimension_partitions_one_axis_of_a_tensor():
+    with pytest.raises(PrismError, match="x partitions two axes of tensor 'X'"):
+        make_mapping([MapVar("X", "r", "x"), MapVar("X", "c", "x")])
+
+
 def test_illegal_blocks_are_refused():
     a = Node(Op.INPUT, arg="A", axes=("n",))
     with pytest.raises(PrismError, match="not legal"):
