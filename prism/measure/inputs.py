@@ -1,7 +1,9 @@
 """A case: the inputs of a program, rounded to its dtype, with their float64 reference, on disk.
 
-Inputs are standard normal, deterministic for a seed, and rounded to the dtype *before* the
-reference is computed, so that the reference is the exact answer to what every system is given.
+Inputs are normal, deterministic for a seed, and rounded to the dtype *before* the reference is
+computed, so that the reference is the exact answer to what every system is given. They are scaled
+as the tensors of a model are: products of two have entries of about unit size, so that a softmax
+spreads over its row and a wrong tile anywhere in it shows in the output.
 Child processes map the raw files and make rotating copies larger than the last-level cache.
 """
 
@@ -19,7 +21,7 @@ import numpy as np
 
 from prism.errors import PrismError
 from prism.files import write_json
-from prism.program import Op, Program, evaluate, program_from_json, program_to_json
+from prism.program import Node, Op, Program, evaluate, program_from_json, program_to_json
 
 STORAGE = {"bf16": np.uint16, "fp16": np.float16, "fp32": np.float32}
 ALIGNMENT = 64  # bytes; what torch gives its tensors
@@ -68,14 +70,23 @@ def widen(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def make_inputs(program: Program, seed: int) -> dict[str, np.ndarray]:
-    """Standard normal inputs in storage form; each depends on the seed and its own name only."""
+    """Normal inputs in storage form; each depends on the seed, its name and its axes only."""
     arrays = {}
     for name, node in program.inputs.items():
         rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-        arrays[name] = round_to(
-            rng.standard_normal(program.shape(node), dtype=np.float32), program.dtype
-        )
+        values = rng.standard_normal(program.shape(node), dtype=np.float32)
+        arrays[name] = round_to(values * np.float32(deviation(program, node)), program.dtype)
     return arrays
+
+
+def deviation(program: Program, node: Node) -> float:
+    """Standard deviation of an input: K ** -1/4, K its longest axis that a matmul contracts.
+
+    A contraction over K products of two such entries has standard deviation 1.
+    """
+    contracted = {n.arg for n in program.nodes if n.op is Op.MATMUL}
+    extents = [program.size(axis) for axis in node.axes if axis in contracted]
+    return max(extents, default=1) ** -0.25
 
 
 def copies_for(input_bytes: int, cache_bytes: int) -> int:
