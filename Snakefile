@@ -5,7 +5,16 @@ from prism.workflow import hold, workflow_plan
 
 PLAN = workflow_plan(workflow)
 RUN = PLAN["run"]
-TABLES = ["kernel_time", "optimization_time", "search_time", "graph_diversity"]
+TABLES = ["kernel_time", "optimization_time", "search_time", "graph_diversity", "rows"]
+PLOTS = ["search_time", "graph_diversity"]  # the others need a kernel that passed
+SEARCHES = expand(f"{RUN}/search/{{workload}}.json", workload=PLAN["workloads"])
+WINNERS = expand(f"{RUN}/tune/{{case}}/winner.json", case=PLAN["cases"])
+TIMES = expand(f"{RUN}/bench/{{case}}.jsonl", case=PLAN["cases"])
+PAGE = f"{RUN}/report.html"
+SHOWN = [
+    *(f"{RUN}/tables/{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")),
+    *(f"{RUN}/plots/{name}.svg" for name in PLOTS),
+]
 PRISM = f"{sys.executable} -m prism"
 
 
@@ -25,7 +34,12 @@ localrules:
 
 rule all:
     input:
-        f"{RUN}/report.html",
+        # All of them, so that one that was deleted is made again.
+        SEARCHES,
+        WINNERS,
+        TIMES,
+        PAGE,
+        SHOWN,
 
 
 rule settings:
@@ -59,8 +73,9 @@ rule search:
         "{params.prism} search slice={params.slice:q} out={output:q} log={log:q}"
 
 
-# Beside winner.json is kernel.cpp, unless no candidate passed; so it is no output that must appear.
-# Where it was deleted, `bench` gives that as the reason of its row.
+# Beside winner.json is kernel.cpp, unless no candidate passed: so it is no output that must appear.
+# Where it was deleted, `bench` gives that as the reason of its row; without winner.json both are
+# made again.
 rule tune:
     input:
         graphs=f"{RUN}/search/{{workload}}.json",
@@ -100,14 +115,12 @@ rule bench:
 
 rule report:
     input:
-        config=f"{RUN}/config.yaml",
-        search=expand(f"{RUN}/search/{{workload}}.json", workload=PLAN["workloads"]),
-        bench=expand(f"{RUN}/bench/{{case}}.jsonl", case=PLAN["cases"]),
+        f"{RUN}/config.yaml",
+        SEARCHES,
+        TIMES,
     output:
-        page=f"{RUN}/report.html",
-        tables=expand(
-            f"{RUN}/tables/{{table}}.{{kind}}", table=TABLES, kind=["csv", "parquet"]
-        ),
+        SHOWN,
+        page=PAGE,
     log:
         f"{RUN}/logs/report.log",
     conda:

@@ -83,6 +83,11 @@ def rows(run):
         }
 
 
+def jobs(output):
+    """The rules that a dry run would execute."""
+    return set(re.findall(r"^rule (\w+):", output, re.MULTILINE))
+
+
 def test_a_killed_run_goes_on_and_a_finished_one_does_nothing(tmp_path):
     run = tmp_path / "results/smoke-cpu"
     kill_when(tmp_path, "results/smoke-cpu/logs/tune/*.log")
@@ -112,11 +117,34 @@ def test_a_killed_run_goes_on_and_a_finished_one_does_nothing(tmp_path):
     assert "Nothing to be done" in snakemake(tmp_path)
     assert results(tmp_path) == finished
 
+    for name in ("tables/rows.csv", "plots/search_time.svg", "tables/kernel_time.parquet"):
+        (run / name).unlink()
+    assert jobs(snakemake(tmp_path, TINY, "--dry-run")) == {"all", "report"}
+    snakemake(tmp_path)
+    assert set(results(tmp_path)) == set(finished), "what was deleted is there again"
+
     planned = snakemake(tmp_path, TINY.replace("rounds=2", "rounds=3"), "--dry-run")
-    jobs = set(re.findall(r"^rule (\w+):", planned, re.MULTILINE))
-    assert jobs == {"all", "settings", "bench", "report"}, (
+    assert jobs(planned) == {"all", "settings", "bench", "report"}, (
         "only what reads the change is done again"
     )
+    next(run.glob("tune/*/winner.json")).unlink()
+    assert jobs(snakemake(tmp_path, TINY, "--dry-run")) == {"all", "tune", "bench", "report"}
+
+
+def test_a_second_run_of_a_folder_ends_with_one_line(tmp_path):
+    import fcntl
+
+    lock = tmp_path / ".snakemake/smoke-cpu.lock"
+    lock.parent.mkdir()
+    target = "results/smoke-cpu/config.yaml"
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        output = snakemake(tmp_path, TINY, target, code=1)
+        assert not (tmp_path / target).exists()
+    (error,) = (line for line in output.splitlines() if "error" in line.lower())
+    assert error.startswith("prism: error: another snakemake is at work on results/smoke-cpu")
+    snakemake(tmp_path, TINY, target)
+    assert list((tmp_path / "results/smoke-cpu").glob("*.yaml*")) == [tmp_path / target]
 
 
 def test_an_own_workload_is_one_yaml_file(tmp_path):
