@@ -73,6 +73,14 @@ def compile_one(source: str, backend: Builder, work: Path, timeout: float = 120.
     return Compiled(digest, None, shown, ended.seconds, error)
 
 
+def compile_trusted(source: str, backend: Builder, work: Path) -> Compiled:
+    """Compiles a source that is known to be right; raises PrismError when the compiler fails it."""
+    compiled = compile_one(source, backend, work)
+    if compiled.library is None:
+        raise PrismError(f"the compiler {compiled.command[0]!r} does not work: {compiled.error}")
+    return compiled
+
+
 def compile_all(
     sources: Sequence[str],
     backend: Builder,

@@ -1,7 +1,8 @@
 """The correctness gate: no time is reported for an output that has not passed it.
 
 Error norm. Rows run along the last axis. A row's scale is the root mean square of its float64
-reference, at least fp32's unit roundoff times that of the whole output. The error of an element
+reference, at least fp32's unit roundoff times that of the whole output (in rows of fewer than 16
+elements, all of it: a few may have cancelled). The error of an element
 is its distance from the reference, divided by its row's scale or by its own size, whichever is
 larger; `max` is the largest and `rms` the root mean square over the output. So a wrong row is seen
 however small its values are, and rounding to the dtype never costs more than its unit roundoff.
@@ -39,6 +40,7 @@ EAGER_CAP = 24.0  # floors
 # Two fills for outputs. 0xFFFF... is a NaN in every dtype; 0x5555... is an unlikely finite number.
 POISONS = (0xFF, 0x55)
 GUARD_BYTES = 4096
+SHORT_ROW = 16  # elements; of fewer, the root mean square says little of what cancelled in them
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ def measure_error(value: np.ndarray, reference: np.ndarray) -> Error:
     square = np.square(np.where(known, reference, 0.0))
     rows = np.sqrt(square.sum(axis=1) / np.maximum(known.sum(axis=1), 1))
     whole = math.sqrt(square.sum() / max(1, known.sum()))
+    if value.shape[-1] < SHORT_ROW:
+        rows = np.maximum(rows, whole)
     scale = np.maximum(rows, max(ROUNDOFF["fp32"] * whole, np.finfo(np.float32).tiny))
     scale = np.maximum(scale[:, None], np.where(known, np.abs(reference), 0.0))
     both = known & np.isfinite(value)

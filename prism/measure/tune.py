@@ -16,12 +16,13 @@ from prism.codegen import BACKENDS
 from prism.errors import PrismError
 from prism.files import write_json, write_text
 from prism.instantiate.concrete import Concrete
-from prism.measure.compile import Compiled, compile_one, sha256
+from prism.measure.compile import Compiled, compile_one, compile_trusted, sha256
 from prism.measure.eager_case import prepare_case
 from prism.measure.environment import environment
 from prism.measure.gate import Gate, blind
 from prism.measure.lock import device_lock, work_folder
 from prism.measure.race import Candidate, Limits, Progress, Race, run_candidate
+from prism.measure.read_kernel import read_source
 from prism.measure.strategy import STRATEGIES, Space
 from prism.program import Program
 from prism.sgraph import SGraph
@@ -79,6 +80,7 @@ def tune(
     with work_folder("tune") as work:
         case = prepare_case(program, work / "case", budget.seed, threads)
         gate = Gate(case)
+        compile_trusted(read_source(case), manifest, work)  # else every candidate would fail
         race = Race(case, manifest, work, threads, backend, limits, progress)
         controls = gate.controls()
         concretes = {} if blind(controls) else _tune(race, chooser, space, manifest, budget, start)

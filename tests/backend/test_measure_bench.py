@@ -358,7 +358,11 @@ def test_children_die_with_their_parent_and_no_file_is_left(tmp_path, how):
     out = tmp_path / "run" / "rows.jsonl"
     env = children.environment_for_child(1, {"TMPDIR": str(tmp_path)})
     argv = [sys.executable, "-c", COORDINATOR, spec.adapter, str(out)]
-    with subprocess.Popen(argv, env=env, stderr=subprocess.DEVNULL) as parent:
+
+    def attend():  # the shell of a background job has interrupts ignored, and children inherit that
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(argv, env=env, stderr=subprocess.DEVNULL, preexec_fn=attend) as parent:
         assert wait_for(lambda: note.exists() and note.read_text())
         child = int(note.read_text())
         assert alive(child)

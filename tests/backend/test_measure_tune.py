@@ -128,3 +128,14 @@ def test_what_the_user_gets_wrong_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(PrismError, match="no-such-compiler"):
         tune(program(), [("g", graph())], "cpu", budget, tmp_path, 1)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("compiler", ["false", "true"])
+def test_a_compiler_that_does_not_work_is_one_clear_error(tmp_path, monkeypatch, compiler):
+    monkeypatch.setenv("CXX", compiler)
+    build = Builder("double", {"n": 64}, "fp32")
+    x = build.input("X", "n")
+    program = build.build(O=build.add(x, x))
+    with pytest.raises(PrismError, match="compiler .* does not work"):
+        tune(program, [], "cpu", TuneBudget(1, 1.0, 0), tmp_path / "out", 1)
+    assert not (tmp_path / "out").exists()

@@ -65,11 +65,20 @@ def test_zeros_fail_on_a_softmax_over_a_very_long_row():
 
 
 def test_error_is_relative_to_the_row():
-    reference = np.array([[3.0, 4.0], [30.0, 40.0]])
+    reference = np.tile([[3.0, 4.0], [30.0, 40.0]], 8)
+    wrong = reference.copy()
+    wrong[0, 0] += 0.1
+    wrong[1, 1] += 0.1
     scale = math.sqrt(12.5)
-    error = measure_error(reference + np.array([[0.1, 0.0], [0.0, 0.1]]), reference)
+    error = measure_error(wrong, reference)
     assert error.max == pytest.approx(0.1 / scale)  # 3 is smaller than its row's scale
-    assert error.rms == pytest.approx(math.sqrt(((0.1 / scale) ** 2 + (0.1 / 40) ** 2) / 4))
+    assert error.rms == pytest.approx(math.sqrt(((0.1 / scale) ** 2 + (0.1 / 40) ** 2) / 32))
+
+
+def test_a_short_row_is_measured_by_the_whole_output():
+    reference = np.array([[1e-4], [1.0], [-1.0]])  # the first may be what is left of a cancellation
+    error = measure_error(reference + np.array([[1e-4], [0.0], [0.0]]), reference)
+    assert error.max == pytest.approx(1e-4 / math.sqrt(2 / 3), rel=1e-3)
 
 
 def test_bound_is_twice_eager_plus_a_floor():
