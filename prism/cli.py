@@ -180,7 +180,8 @@ def _search(own: dict[str, str], overrides: Sequence[str]) -> None:
         raise KeyboardInterrupt  # what it found is printed, but is no whole result
     if out is not None:
         files.write_json(Path(out), result, indent=1)
-    terminal.graph(result, own.get("show"))
+    if "slice" not in own or "show" in own:  # a workflow's output is long enough
+        terminal.graph(result, own.get("show"))
 
 
 def _run_search(data: Mapping) -> dict:

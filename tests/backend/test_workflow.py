@@ -13,7 +13,7 @@ import pytest
 
 from prism.config import ROOT
 
-# The smoke suite without torch.compile, which alone takes longer than all the rest.
+# The smoke suite without torch.compile, which takes longer than all the rest: one test has it.
 TINY = "suite=smoke baseline=[eager] tune.count=3 tune.seconds=6 bench.rounds=2 bench.seconds=0.2"
 
 
@@ -157,11 +157,12 @@ def test_an_own_workload_is_one_yaml_file(tmp_path):
         "configs: [{d: 96}, {d: 33}]\n"
     )
     searchpath = f"hydra.searchpath=[file://{tmp_path}/own]"
-    snakemake(tmp_path, f"{TINY} suite.workloads=[mine] {searchpath}")
+    both = TINY.replace("[eager]", "[eager,compiled]")
+    snakemake(tmp_path, f"{both} suite.workloads=[mine] {searchpath}")
     found = rows(tmp_path / "results/smoke-cpu")
     for config in ("d=96", "d=33"):
-        assert found["mine", config, "prism"]["verdict"] == "PASSED"
-        assert found["mine", config, "eager"]["verdict"] == "PASSED"
+        for system in ("prism", "eager", "compiled"):
+            assert found["mine", config, system]["verdict"] == "PASSED", found
 
 
 @pytest.mark.parametrize(
