@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prism.report.run import Case, Run
+from prism.report.run import REFERENCE, Case, Run
 
 NONE = "–"
 _MOVING = ("load_average", "clock_mhz")  # differ from row to row: the first one is shown
@@ -19,7 +19,11 @@ def ran(run: Run) -> list[tuple[str, str]]:
         if row.get("commit")
     ]
     dates = sorted(str(row["measured_at"]) for row in run.rows if row.get("measured_at"))
-    passed = sum(row["status"] == "ok" for row in run.rows)
+    gated = [row for row in run.rows if row["system"] != REFERENCE]
+    passed = sum(row["status"] == "ok" for row in gated)
+    rows = f"{len(gated)} of systems, of which {passed} passed"
+    if len(gated) < len(run.rows):
+        rows += f"; {len(run.rows) - len(gated)} of {REFERENCE}, which has no output to check"
     hashes = {
         case.name: str(row["config_hash"])
         for case in run.cases
@@ -32,7 +36,7 @@ def ran(run: Run) -> list[tuple[str, str]]:
         ("Overrides", " ".join(map(str, run.config.get("overrides") or [])) or "none"),
         ("Workloads", ", ".join(run.workloads)),
         ("Configurations", str(len(run.cases))),
-        ("Rows", f"{len(run.rows)}, of which {passed} passed"),
+        ("Rows", rows),
         ("Measured", " to ".join(dict.fromkeys(dates[:1] + dates[-1:]))),
         ("Commit", "; ".join(dict.fromkeys(commits))),
         ("Configuration hashes", ", ".join(f"{h} ({name})" for name, h in hashes.items())),

@@ -16,11 +16,13 @@ from prism.errors import PrismError
 from prism.program import program_from_json
 from prism.report import facts
 from prism.report.claims import FAILS, HOLDS, PARTLY, Claim
+from prism.report.published import UNKNOWN
 from prism.report.run import PRISM, Case, Run
 from prism.sgraph import SGraph
 from prism.sgraph.picture import svg
 from prism.sgraph.text import text
 
+_STAGES = ("generate", "map", "refute", "prove")
 # Per table: column -> (heading, how a cell is shown).
 _COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
     "kernel_time": {
@@ -29,44 +31,37 @@ _COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
         "dtype": ("dtype", "word"),
         "system": ("system", "word"),
         "numerics": ("numerics", "word"),
-        "median_us": ("median µs", "3"),
-        "p20_us": ("p20", "3"),
-        "p80_us": ("p80", "3"),
+        "median_us": ("median µs", "us"),
+        "p20_p80": ("p20–p80 µs", "range"),
         "ratio_to_best_baseline": ("ratio to best baseline", "x"),
         "read_speed_fraction": ("share of read speed", "%"),
-        "published_prism_vs_mirage": ("published ratio to Mirage", "published"),
-        "published_prism_vs_torch_compile": ("published, to torch.compile", "published"),
-        "published_prism_vs_tvm": ("published, to TVM", "published"),
-        "warm_median_us": ("warm median µs", "3"),
+        "published_ratio": ("published ratio", "words"),
+        "warm_median_us": ("warm median µs", "us"),
         "error_max": ("error", "e"),
         "bound_max": ("bound", "e"),
-        "n": ("n", "int"),
+        "reason": ("reason", "reason"),
     },
     "optimization_time": {
         "workload": ("workload", "word"),
         "config": ("configuration", "word"),
         "system": ("system", "word"),
         "status": ("status", "word"),
-        "search_s": ("search s", "3"),
-        "compile_s": ("compile s", "3"),
-        "tune_s": ("tune s", "3"),
-        "other_s": ("other s", "3"),
-        "total_s": ("total s", "3"),
+        "search_s": ("search s", "s"),
+        "compile_s": ("compile s", "s"),
+        "tune_s": ("tune s", "s"),
+        "other_s": ("other s", "s"),
+        "total_s": ("total s", "s"),
         "published_prism_s": ("published Prism s", "published"),
         "published_mirage_s": ("published Mirage s", "published"),
         "published_tvm_s": ("published TVM s", "published"),
     },
     "search_time": {
         "workload": ("workload", "word"),
-        "seconds_total": ("total s", "3"),
+        "seconds_total": ("total s", "s"),
         "published_prism_s": ("published Prism s", "published"),
         "published_mirage_s": ("published Mirage s (config. 1; 2)", "published"),
-        **{f"seconds_{s}": (f"{s} s", "3") for s in ("generate", "map", "refute", "prove")},
-        **{
-            f"{s}_{end}": (f"{s} {end}", "int")
-            for s in ("generate", "map", "refute", "prove")
-            for end in ("in", "out")
-        },
+        **{f"seconds_{s}": (f"{s} s", "s") for s in _STAGES},
+        **{f"{s}_in_out": (f"{s} in→out", "range") for s in _STAGES},
         "ended": ("ended", "word"),
         "reason": ("reason", "reason"),
     },
@@ -89,12 +84,14 @@ _SECTIONS = (
         "Cold-cache medians and quantiles over interleaved rounds. The ratio is the best passing "
         "baseline's median over this median within this run: above 1 is faster. The system named "
         "read only reads the inputs: what any kernel could reach at best, and never a baseline. "
-        "Published ratios are Prism's over another system; unknown: the paper's text states none. "
+        "Published ratios are Prism's over the system named; the CSV holds every column. A "
+        "ratio in grey is noisy: its row, or the baseline it is taken against, has a p80 above 3 times its "
+        "p20, and no claim rests on it. "
         "Numerics paper: softmax is exp(x) / sum without the running maximum, as in the paper; "
         "own: as the system itself does it, and PyTorch subtracts the maximum.",
         "As Figure 6, upper: the best passing baseline of each configuration is 1. Bars are "
-        "measured here. Hollow marks are the paper's ratio of Prism to Mirage on an A100, another "
-        "machine against another system, and are only there to compare with.",
+        "measured here, pale ones are noisy. Hollow marks are the paper's ratio of Prism to Mirage "
+        "on an A100, another machine against another system, and are only there to compare with.",
     ),
     (
         "optimization",
@@ -112,7 +109,8 @@ _SECTIONS = (
         "Search time",
         "search_time",
         "search_time",
-        "The symbolic search alone, with the candidates that went into and came out of each stage.",
+        "The symbolic search alone, with the candidates that went into and came out of each stage. "
+        "Refuted candidates are not kept, only counted by cause (rejected in search/*.json).",
         "As Table 2, on a logarithmic axis.",
     ),
     (
@@ -172,9 +170,12 @@ def _resource(name: str) -> str:
 
 
 def _grid(name: str, table: pd.DataFrame) -> dict:
+    table = _joined(name, table)
     columns = {c: spec for c, spec in _COLUMNS[name].items() if c in table.columns}
-    if not any(table["reason"]):
+    spanned = name == "kernel_time"  # a bad row's reason stands where the times would
+    if not any(table.reason[table.status == "ok"] if spanned else table.reason):
         columns.pop("reason", None)
+    places = {c: _places(table[c]) for c, (_, how) in columns.items() if how == "published"}
     heads = [
         {"text": heading, "kind": _kind(column, how)} for column, (heading, how) in columns.items()
     ]
@@ -182,10 +183,19 @@ def _grid(name: str, table: pd.DataFrame) -> dict:
     for record in table.to_dict("records"):
         bad = record["status"] != "ok"
         cells = [
-            {"text": _cell(record[column], how), "kind": _kind(column, how), "span": 1}
+            {
+                "text": _cell(record[column], how, places.get(column, 0)),
+                "kind": _kind(column, how),
+                "span": 1,
+            }
             for column, (_, how) in columns.items()
         ]
-        if bad and name == "kernel_time":  # the reason stands where the times would
+        if not bad and record.get("noise"):
+            ratio = cells[list(columns).index("ratio_to_best_baseline")]
+            ratio |= {"kind": f"{ratio['kind']} noisy", "text": f"{ratio['text']} noisy"}
+        if bad and spanned:
+            if "reason" in columns:
+                cells[list(columns).index("reason")]["text"] = ""
             first, last = (list(columns).index(c) for c in ("median_us", "read_speed_fraction"))
             reason = {"text": f"{record['status']}: {record['reason']}", "kind": "reason"}
             cells[first : last + 1] = [reason | {"span": last - first + 1}]
@@ -194,13 +204,49 @@ def _grid(name: str, table: pd.DataFrame) -> dict:
     return {"heads": heads, "rows": rows}
 
 
+def _joined(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    """The table with several columns in one where the page has no room for each."""
+    table = table.copy()
+    if name == "kernel_time":
+        ends = zip(table.p20_us, table.p80_us, strict=True)
+        table["p20_p80"] = ["" if pd.isna(a) else f"{a:,.1f}–{b:,.1f}" for a, b in ends]
+        systems = {"vs_mirage": "Mirage", "vs_torch_compile": "torch.compile", "vs_tvm": "TVM"}
+        stated = [
+            [
+                f"{shown} {r[f'published_prism_{c}']}"
+                for c, shown in systems.items()
+                if _stated(r, c)
+            ]
+            for r in table.to_dict("records")
+        ]
+        table["published_ratio"] = [", ".join(parts) for parts in stated]
+    if name == "search_time":
+        for stage in _STAGES:
+            ends = zip(table[f"{stage}_in"], table[f"{stage}_out"], strict=True)
+            table[f"{stage}_in_out"] = ["" if pd.isna(a) else f"{a:,}→{b:,}" for a, b in ends]
+    return table
+
+
+def _stated(record: Mapping, column: str) -> bool:
+    value = record[f"published_prism_{column}"]
+    return not pd.isna(value) and value not in ("", UNKNOWN)
+
+
+def _places(column: Iterable) -> int:
+    """Decimals with which every number of a column can be shown."""
+    found = [f"{v:g}".partition(".")[2] for v in column if not isinstance(v, str) and pd.notna(v)]
+    return max(map(len, found), default=0)
+
+
 def _kind(column: str, how: str) -> str:
+    if how == "words":
+        return "published"
     if how in ("word", "reason"):
         return how
     return "number published" if column.startswith("published") else "number"
 
 
-def _cell(value: object, how: str) -> str:
+def _cell(value: object, how: str, places: int) -> str:
     if (
         value is None
         or value is pd.NA
@@ -214,7 +260,7 @@ def _cell(value: object, how: str) -> str:
     if how == "int":
         return f"{int(value):,}"
     if how == "published":
-        return f"{value:g}"
+        return f"{value:,.{places}f}"
     if not math.isfinite(value):
         return "∞"
     if how == "x":
@@ -223,7 +269,7 @@ def _cell(value: object, how: str) -> str:
         return f"{100 * value:.0f}%"
     if how == "e":
         return f"{value:.1e}"
-    return f"{value:,.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.2g}"
+    return f"{value:,.1f}" if how == "us" else f"{value:,.2f}"
 
 
 def _winner(case: Case) -> dict:

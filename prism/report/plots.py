@@ -21,6 +21,7 @@ from prism.report.run import PRISM, REFERENCE, system_order
 _COLOURS = sns.color_palette("colorblind")
 _STAGE_COLOURS = dict(zip(("search", "compile", "tune", "other"), _COLOURS, strict=False))
 _HATCH = {"search": "", "compile": "//", "tune": "..", "other": "xx"}  # readable without colour
+_HEADROOM = 1.6  # an axis ends there over its tallest bar, however far reading alone is above it
 _STYLE = {
     **sns.axes_style("whitegrid"),
     **sns.plotting_context("paper", font_scale=1.1),
@@ -60,7 +61,8 @@ def _relative(table: pd.DataFrame) -> Figure | None:
     width = 0.8 / len(systems)
     paper = table[table.system == PRISM].drop_duplicates(["workload", "config"])
     paper = paper.set_index(["workload", "config"]).published_prism_vs_mirage.dropna()
-    top = 1.12 * max([*table.ratio_to_best_baseline.dropna(), *paper, 1])
+    tallest = max([*shown.ratio_to_best_baseline.dropna(), *paper, 1])
+    top = min(1.12 * max(tallest, table.ratio_to_best_baseline.max()), _HEADROOM * tallest)
     crossed = False
     for n, system in enumerate(systems):
         rows = shown[shown.system == system]
@@ -69,7 +71,10 @@ def _relative(table: pd.DataFrame) -> Figure | None:
         values = [best.get(case) for case in cases]
         bars = [(i + offset, v) for i, v in enumerate(values) if pd.notna(v)]
         colour = _COLOURS[n % len(_COLOURS)]
-        ax.bar(*_xy(bars), width, color=colour, edgecolor="#222", linewidth=0.5, label=system)
+        drawn = ax.bar(*_xy(bars), width, color=colour, edgecolor="#222", lw=0.5, label=system)
+        doubtful = set(_cases(rows[rows.noise != ""]))
+        for bar, (x, _) in zip(drawn, bars, strict=True):
+            bar.set_alpha(0.35 if cases[round(x)] in doubtful else None)
         if system == PRISM:
             for x, v in bars:
                 mark = _near(paper.get(cases[round(x)]), v, top)
@@ -83,7 +88,16 @@ def _relative(table: pd.DataFrame) -> Figure | None:
             crossed = True
     read = table[(table.system == REFERENCE) & table.ratio_to_best_baseline.notna()]
     limit = read.groupby(["workload", "config"]).ratio_to_best_baseline.max()
-    lines = [(i, limit[case]) for i, case in enumerate(cases) if case in limit.index]
+    limits = [(i, limit[case]) for i, case in enumerate(cases) if case in limit.index]
+    lines = [(i, v) for i, v in limits if v <= top]
+    beyond = [(i, v) for i, v in limits if v > top]
+    if beyond:
+        label = "only reading the inputs, above the axis"
+        at = [(i, 0.97 * top) for i, _ in beyond]
+        ax.plot(*_xy(at), "^", color="#555", markersize=6, label=label)
+        for i, v in beyond:
+            where = {"textcoords": "offset points", "va": "center", "fontsize": 8}
+            ax.annotate(f"{v:.3g}x", (i, 0.97 * top), (6, 0), color="#555", **where)
     if lines:
         x, y = _xy(lines)
         left, right = [v - 0.45 for v in x], [v + 0.45 for v in x]

@@ -11,6 +11,7 @@ import yaml
 
 from prism.errors import PrismError
 from prism.measure.rows import read_rows
+from prism.report import settings
 
 PRISM = "prism"
 REFERENCE = "read"  # a kernel that only reads the inputs: what any kernel could at best reach
@@ -47,17 +48,18 @@ class Case:
         """Every axis size that is known of this case."""
         known: dict[str, int] = {}
         for shape in [row.get("shape") for row in self.rows]:
-            known |= shape if isinstance(shape, dict) else _sizes(str(shape or ""))
+            known |= shape if isinstance(shape, dict) else settings.sizes_in(str(shape or ""))
         known |= ((self.concrete or {}).get("program") or {}).get("sizes") or {}
-        return known | _sizes(self.config)
+        return known | settings.sizes_in(self.config)
 
 
 @dataclass
 class Run:
     """A run's results. `problems` says, in words, what could not be read or is not there.
 
-    `left_out` names results in the folder that its configuration does not plan: leftovers of an
-    earlier run with other settings, which must not be mixed in.
+    `left_out` names results in the folder that its configuration does not plan, leftovers of an
+    earlier run. Those of planned cases that were made with other settings are left out as well,
+    and `problems` names them.
     """
 
     path: Path
@@ -115,6 +117,7 @@ def read(run_dir: Path) -> Run:
         left_out += [f"search of {name}" for name in searches if name not in workloads]
         cases = {name: case for name, case in cases.items() if name in planned}
         searches = {name: data for name, data in searches.items() if name in workloads}
+    _leave_out_others(config, searches, cases, problems)
     # Configurations in the order in which they were planned (the paper's), others after them.
     plan = {name: n for n, name in enumerate(planned)}
     ordered = sorted(
@@ -126,22 +129,54 @@ def read(run_dir: Path) -> Run:
     return run
 
 
+def _leave_out_others(config: dict, searches: dict, cases: dict, problems: list[str]) -> None:
+    """Removes what was made with other settings than config.yaml plans, and says so."""
+
+    def say(what: str, differs: str) -> None:
+        problems.append(f"{what} made with other settings and left out: {differs}")
+
+    if config and not all(settings.hash_of(config, name) for name in cases):
+        problems.append(
+            "config.yaml holds no hash for some configurations: whether their results belong to it "
+            "was judged by dtype, seed, sizes and budgets alone"
+        )
+    for name, search in list(searches.items()):
+        if differs := settings.search_differs(config, search):
+            say(f"search/{name}.json was", differs)
+            del searches[name]
+    for case in cases.values():
+        if case.winner and (differs := settings.winner_differs(config, case.name, case.winner)):
+            say(f"tune/{case.name} was", differs)
+            case.winner = case.source = None
+        others: dict[str, list[str]] = {}
+        kept = []
+        for row in case.rows:
+            differs = settings.row_differs(config, case.name, row)
+            if differs:
+                others.setdefault(differs, []).append(str(row["system"]))
+            else:
+                kept.append(row)
+        for differs, systems in others.items():
+            say(f"bench/{case.name}: rows of {', '.join(systems)} were", differs)
+        case.rows = kept
+
+
 def _say_missing(run: Run) -> None:
     for workload in run.workloads:
         if workload not in run.searches:
-            run.problems.append(f"{workload}: not searched (search/{workload}.json is missing)")
+            run.problems.append(f"{workload}: not searched (no search file of this configuration)")
         if all(case.workload != workload for case in run.cases):
             run.problems.append(f"{workload}: no configuration was tuned or timed")
     for case in run.cases:
         if case.winner is None:
-            run.problems.append(f"{case.name}: not tuned (tune/{case.name}/winner.json is missing)")
+            run.problems.append(f"{case.name}: not tuned (no winner.json of this configuration)")
         elif case.concrete is None:
             reason = case.winner.get("reason") or "no reason given"
             run.problems.append(f"{case.name}: tuning has no winner: {reason}")
         elif case.source is None:
             run.problems.append(f"{case.name}: the generated source is missing")
         if not case.rows:
-            run.problems.append(f"{case.name}: not timed (no rows in bench/{case.name}.jsonl)")
+            run.problems.append(f"{case.name}: not timed (no rows of this configuration)")
 
 
 def _config(path: Path, problems: list[str]) -> dict:
@@ -181,10 +216,6 @@ def _rows(path: Path, case: Case, problems: list[str]) -> list[dict]:
         problems.append(f"bench/{path.name}: {len(rows) - len(whole)} lines name no system")
     needed = {"workload": case.workload, "config": case.config, "status": "failed"}
     return [row | {k: v for k, v in needed.items() if row.get(k) is None} for row in whole]
-
-
-def _sizes(text: str) -> dict[str, int]:
-    return {axis: int(size) for axis, size in re.findall(r"(\w+)=(\d+)\b", text)}
 
 
 def _workload_key(name: str) -> tuple:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +13,7 @@ from prism.report.published import Published, both, number
 from prism.report.run import PRISM, REFERENCE, Case, Run
 
 _STAGES = ("generate", "map", "refute", "prove")
+NOISY = 3  # p80 over p20 of the cold times from which on a median says little
 _MISSING = "missing"  # not a row's status: nothing was measured, which is not a failure
 
 
@@ -32,7 +32,8 @@ def kernel_time(run: Run, published: Published) -> pd.DataFrame:
 
     `ratio_to_best_baseline` is the best passing baseline's median over this median, within one
     workload, configuration and dtype; above 1 is faster. The reference kernel `read` is compared
-    too but is never a baseline.
+    too but is never a baseline. `noise` says which spread makes the row's median or ratio doubtful;
+    it stands in `reason` as well.
     """
     records = []
     for case in run.cases:
@@ -40,27 +41,48 @@ def kernel_time(run: Run, published: Published) -> pd.DataFrame:
         paper = published.kernel_of(case.workload, case.sizes)
         for row in _with_prism(run, case, case.rows):
             ours = paper if row["system"] == PRISM else {}
-            records.append(_kernel_record(row, best.get(row.get("dtype")), ours))
-    template = _kernel_record({}, None, {})
+            noise = _noise(row, best.get(row.get("dtype")), case.rows)
+            records.append(_kernel_record(row, best.get(row.get("dtype")), ours, noise))
+    template = _kernel_record({}, None, {}, "")
     text = "workload config dtype system status reason published_prism_vs_torch_compile "
-    text += "published_prism_vs_tvm verdict numerics timer variant device commit config_hash"
+    text += "published_prism_vs_tvm verdict numerics timer variant device commit config_hash noise"
     return _frame(records, template, text.split(), whole=("n", "threads"))
 
 
-def _kernel_record(row: dict, baseline: float | None, paper: dict) -> dict:
+def _kernel_record(row: dict, best: dict | None, paper: dict, noise: str) -> dict:
     median = row.get("median_us")
-    comparable = row.get("status") == "ok" and median and baseline
+    comparable = row.get("status") == "ok" and median and best
     return {
-        **{k: row.get(k) for k in ("workload", "config", "dtype", "system", "status", "reason")},
+        **{k: row.get(k) for k in ("workload", "config", "dtype", "system", "status")},
+        "reason": "; ".join(filter(None, (row.get("reason"), noise))),
         **{k: row.get(k) for k in ("median_us", "p20_us", "p80_us")},
-        "ratio_to_best_baseline": baseline / median if comparable else None,
+        "ratio_to_best_baseline": best["median_us"] / median if comparable else None,
         "read_speed_fraction": row.get("read_speed_fraction"),
         "published_prism_vs_mirage": number(paper.get("prism_vs_mirage")),
         **{f"published_{k}": paper.get(k) for k in ("prism_vs_torch_compile", "prism_vs_tvm")},
         **{k: row.get(k) for k in ("warm_median_us", "n", "verdict", "error_max", "bound_max")},
         **{k: row.get(k) for k in ("numerics", "timer", "variant", "device", "threads")},
         **{k: row.get(k) for k in ("commit", "config_hash")},
+        "noise": noise,
     }
+
+
+def spread(row: Mapping) -> float | None:
+    """How many times its p20 a row's p80 is, where that is too many to trust its median."""
+    p20, p80 = row.get("p20_us"), row.get("p80_us")
+    return p80 / p20 if p20 and p80 and p80 > NOISY * p20 else None
+
+
+def _noise(row: dict, best: dict | None, rows: list[dict]) -> str:
+    """Why the median or the ratio of a row is in doubt; empty if it is not."""
+    if own := spread(row):
+        return f"noisy: p80 is {own:.3g} times p20"
+    if row["status"] == "suspect":  # of being faster than reading: reading itself may have stalled
+        slow = next(filter(None, (spread(r) for r in rows if r["system"] == REFERENCE)), None)
+        return f"noisy: p80 of {REFERENCE} itself is {slow:.3g} times its p20" if slow else ""
+    if row["status"] == "ok" and best is not None and (times := spread(best)):
+        return f"noisy: p80 of the best baseline, {best['system']}, is {times:.3g} times its p20"
+    return ""
 
 
 def optimization_time(run: Run, published: Published) -> pd.DataFrame:
@@ -166,14 +188,16 @@ def write_tables(tables: dict[str, pd.DataFrame], folder: Path) -> None:
         write(folder / f"{name}.parquet", lambda p, f=frame: f.to_parquet(p, index=False))
 
 
-def _best_baselines(rows: Iterable[dict]) -> dict[str | None, float]:
-    """The fastest passing baseline's median by dtype."""
-    best: dict[str | None, float] = {}
+def _best_baselines(rows: Iterable[dict]) -> dict[str | None, dict]:
+    """The row of the fastest passing baseline by dtype."""
+    best: dict[str | None, dict] = {}
     for row in rows:
         median = row.get("median_us")
         if row["system"] in (PRISM, REFERENCE) or row["status"] != "ok" or not median:
             continue
-        best[row.get("dtype")] = min(median, best.get(row.get("dtype"), math.inf))
+        known = best.setdefault(row.get("dtype"), row)
+        if median < known["median_us"]:
+            best[row.get("dtype")] = row
     return best
 
 

@@ -1,0 +1,68 @@
+"""Whether a result in a run's folder was made with the settings that its config.yaml plans."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_BUDGET = ("count", "seconds", "seed")  # of a tuning
+
+
+def hash_of(config: Mapping, case: str) -> str | None:
+    """The hash that config.yaml plans for a case; it covers the settings of every stage."""
+    cases = config.get("cases")
+    planned = cases.get(case) if isinstance(cases, dict) else None
+    return str(planned) if planned else None
+
+
+def row_differs(config: Mapping, case: str, row: Mapping) -> str:
+    """In what a row's settings are not the planned ones, in words; empty when they agree.
+
+    A row or a config.yaml without a hash is compared by dtype, seed and sizes.
+    """
+    wanted, found = hash_of(config, case), row.get("config_hash")
+    if wanted and found:
+        return _unlike({"configuration hash": wanted}, {"configuration hash": str(found)})
+    shape = row.get("shape") if isinstance(row.get("shape"), dict) else {}
+    planned = {key: config.get(key) for key in ("dtype", "seed")}
+    differs = _unlike(planned, row)
+    return differs or _unlike(sizes_in(case), shape)
+
+
+def winner_differs(config: Mapping, case: str, winner: Mapping) -> str:
+    """The same of a tuning, which records no hash: dtype, budget, strategy and sizes."""
+    tune = _section(config, "tune")
+    planned = {"dtype": config.get("dtype"), "strategy": tune.get("name")}
+    differs = _unlike(planned, winner)
+    differs = differs or _unlike({k: tune.get(k) for k in _BUDGET}, winner.get("budget"))
+    program = (winner.get("concrete") or {}).get("program") or {}
+    return differs or _unlike(sizes_in(case), program.get("sizes"))
+
+
+def search_differs(config: Mapping, search: Mapping) -> str:
+    """The same of a search, which records no hash: dtype and the generator's bounds."""
+    bounds = _section(config, "search")
+    planned = {("generator" if k == "name" else k): v for k, v in bounds.items()}
+    differs = _unlike({"dtype": config.get("dtype")}, search.get("program"))
+    return differs or _unlike(planned, search.get("bounds"))
+
+
+def sizes_in(text: str) -> dict[str, int]:
+    """The sizes in a case's name."""
+    return {axis: int(size) for axis, size in re.findall(r"(\w+)=(\d+)\b", text)}
+
+
+def _section(config: Mapping, name: str) -> Mapping:
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _unlike(planned: Mapping, found: object) -> str:
+    """The first value that both know and that is not the same."""
+    if not isinstance(found, dict):
+        return ""
+    for name, value in planned.items():
+        other = found.get(name)
+        if None not in (value, other) and value != other:
+            return f"{name} {other}, not {value}"
+    return ""
