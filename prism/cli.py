@@ -214,7 +214,7 @@ def _tune(own: dict[str, str], overrides: Sequence[str]) -> None:
         backend, strategy = data["device"]["backend"], data["tune"]["name"]
         budget = TuneBudget(**{key: data["tune"][key] for key in ("count", "seconds", "seed")})
     found = given.search_result(path, program) if path else _run_search(config.search_slice(cfg))
-    if found["ended"] == "interrupted":
+    if found.get("ended") == "interrupted":
         raise KeyboardInterrupt
     with terminal.progress(f"tune {data['case']}") as progress:
         winner = tune(
