@@ -33,6 +33,7 @@ def ran(run: Run) -> list[tuple[str, str]]:
     facts = [
         ("Suite", suite.get("name") if isinstance(suite, dict) else suite),
         ("Device", device.get("name") if isinstance(device, dict) else device),
+        ("Data type", ", ".join(dict.fromkeys(str(row.get("dtype")) for row in run.rows))),
         ("Overrides", " ".join(map(str, run.config.get("overrides") or [])) or "none"),
         ("Workloads", ", ".join(run.workloads)),
         ("Configurations", str(len(run.cases))),

@@ -39,7 +39,6 @@ _COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
         "warm_median_us": ("warm median µs", "us"),
         "error_max": ("error", "e"),
         "bound_max": ("bound", "e"),
-        "reason": ("reason", "reason"),
     },
     "optimization_time": {
         "workload": ("workload", "word"),
@@ -85,8 +84,8 @@ _SECTIONS = (
         "baseline's median over this median within this run: above 1 is faster. The system named "
         "read only reads the inputs: what any kernel could reach at best, and never a baseline. "
         "Published ratios are Prism's over the system named; the CSV holds every column. A "
-        "ratio in grey is noisy: its row, or the baseline it is taken against, has a p80 above 3 times its "
-        "p20, and no claim rests on it. "
+        "ratio in grey is noisy: its row, or the baseline it is taken against, has a p80 above 3 "
+        "times its p20, and no claim rests on it. "
         "Numerics paper: softmax is exp(x) / sum without the running maximum, as in the paper; "
         "own: as the system itself does it, and PyTorch subtracts the maximum.",
         "As Figure 6, upper: the best passing baseline of each configuration is 1. Bars are "
@@ -172,9 +171,10 @@ def _resource(name: str) -> str:
 def _grid(name: str, table: pd.DataFrame) -> dict:
     table = _joined(name, table)
     columns = {c: spec for c, spec in _COLUMNS[name].items() if c in table.columns}
-    spanned = name == "kernel_time"  # a bad row's reason stands where the times would
-    if not any(table.reason[table.status == "ok"] if spanned else table.reason):
+    if not any(table.reason):
         columns.pop("reason", None)
+    if "dtype" in columns and table["dtype"].nunique() < 2:
+        columns.pop("dtype")  # what ran, above, names it
     places = {c: _places(table[c]) for c, (_, how) in columns.items() if how == "published"}
     heads = [
         {"text": heading, "kind": _kind(column, how)} for column, (heading, how) in columns.items()
@@ -192,10 +192,11 @@ def _grid(name: str, table: pd.DataFrame) -> dict:
         ]
         if not bad and record.get("noise"):
             ratio = cells[list(columns).index("ratio_to_best_baseline")]
-            ratio |= {"kind": f"{ratio['kind']} noisy", "text": f"{ratio['text']} noisy"}
-        if bad and spanned:
-            if "reason" in columns:
-                cells[list(columns).index("reason")]["text"] = ""
+            ratio |= {
+                "kind": f"{ratio['kind']} noisy",
+                "text": f"{ratio['text']} {record['noise']}",
+            }
+        if bad and name == "kernel_time":  # the reason stands where the times would
             first, last = (list(columns).index(c) for c in ("median_us", "read_speed_fraction"))
             reason = {"text": f"{record['status']}: {record['reason']}", "kind": "reason"}
             cells[first : last + 1] = [reason | {"span": last - first + 1}]

@@ -1,10 +1,13 @@
 """Synthetic runs for the tests of the report: made-up numbers, never measured ones."""
 
 import csv
+import html
 import json
+import re
 
 from prism.measure.rows import Row
 from prism.program import Builder, Node, Op, program_to_json
+from prism.report import build
 from prism.sgraph import BlockGraph, Kernel, MapVar, SGraph, make_mapping
 
 CASE = "rmsnorm@d=4096,n=8"
@@ -139,3 +142,10 @@ def change(run, case: str, system: str, **changes) -> None:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows = [r | changes if r["system"] == system else r for r in rows]
     path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+
+
+def verdicts(run) -> dict[str, tuple[str, str]]:
+    """What was measured and the verdict, by claim, as the page of a run shows them."""
+    page = build(run).read_text()
+    cells = re.findall(r"<td>([^<]*)</td><td>([^<]*)</td><td class=\"verdict \w+\">([^<]*)<", page)
+    return {html.unescape(claim): (html.unescape(said), end) for claim, said, end in cells}

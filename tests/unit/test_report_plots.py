@@ -38,6 +38,24 @@ def test_a_failed_cell_is_a_cross_and_not_a_bar():
     assert "only reading the inputs" in labels(figure)
 
 
+def test_reading_far_above_the_bars_is_clipped_with_its_number():
+    table = kernel_table({"prism": [1.5, 1.2], "eager": [1.0, 1.0], "read": [30.0, 2.0]})
+    (ax,) = plots._relative(table).axes
+    assert ax.get_ylim()[1] <= 1.6 * 1.5 + 1e-9
+    (arrow,) = [line for line in ax.lines if line.get_marker() == "^"]
+    assert list(arrow.get_xdata()) == [0] and "30x" in [t.get_text() for t in ax.texts]
+    bars = [c for c in ax.containers if isinstance(c, BarContainer)]
+    assert all(bar.get_alpha() is None for c in bars for bar in c)
+
+
+def test_noisy_bars_are_pale():
+    table = kernel_table({"prism": [1.5, 1.2], "eager": [1.0, 1.0]})
+    table.loc[0, "noise"] = "noisy: p80 is 27 times p20"
+    (ax,) = plots._relative(table).axes
+    ours = next(c for c in ax.containers if isinstance(c, BarContainer))
+    assert [bar.get_alpha() for bar in ours] == [0.35, None]
+
+
 def test_stages_are_stacked_on_each_other():
     records = [
         {"workload": w, "config": c, "system": "prism", "search_s": 1.0, "compile_s": 2.0}
