@@ -30,6 +30,10 @@ def build(run_dir: Path) -> Path:
     if run.rows:
         write_tables({"rows": rows_table(run)}, run.path / "tables")
     plots = draw(tables)
+    old = [] if run.rows else list(run.path.glob("tables/rows.*"))
+    old += [path for path in run.path.glob("plots/*.svg") if path.stem not in plots]
+    for path in old:  # of an earlier report, from results that are not in this one
+        path.unlink(missing_ok=True)
     for name, svg in plots.items():
         write_text(run.path / "plots" / f"{name}.svg", svg)
     shown = claims(run, tables, published) if published.whole else []

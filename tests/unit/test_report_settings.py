@@ -35,7 +35,10 @@ def test_rows_with_another_configuration_hash_are_named_and_left_out(tmp_path):
     assert list(rows) == ["prism", "eager", "read"]
     assert float(rows["prism"]["ratio_to_best_baseline"]) == pytest.approx(1.8)
     plan(run, {CASE: "n3w"})
+    assert list(run.glob("tables/rows.*")) and (run / "plots/relative_performance.svg").exists()
     assert f"{CASE}: not timed (no rows of this configuration)" in build(run).read_text()
+    assert not list(run.glob("tables/rows.*"))
+    assert not (run / "plots/relative_performance.svg").exists()
     assert verdicts(run)[FASTEST] == (
         "none of the paper's configurations was measured",
         "not measured here",
