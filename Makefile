@@ -25,7 +25,7 @@ test: compiler $(READY)
 	python -m pytest -n 2 -m "not slow" tests
 
 clean:
-	rm -rf $(VENV) .snakemake
+	rm -rf $(VENV)
 
 # A second call installs nothing. The stamp is written last, so an interrupted installation is done again from the start.
 $(READY): requirements.lock

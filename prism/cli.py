@@ -100,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         return _fail(error, 1, debug, f"{error.strerror or error}{where}")
+    except MemoryError as error:
+        return _fail(error, 1, debug, f"not enough memory for these sizes: {error}")
     except Exception as error:  # a bug: still one line, and the traceback on request
         what = f"{type(error).__name__}: {error} (a fault of prism; --debug shows where)"
         return _fail(error, 1, debug, what)

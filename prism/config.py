@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from prism.program import Program, parse
 
 ROOT = Path(__file__).resolve().parent.parent
 _KEYS = {"name", "inputs", "formula", "outputs", "configs"}
+_SWITCHES = {"loop"}
 _NO_GPU = "; a backend for GPUs does not exist yet"
 
 
@@ -63,13 +65,18 @@ def check_budgets(data: Mapping) -> None:
 
 def _check_budget(where: str, key: str, value: Any) -> None:
     """Seeds are integers from 0, the rest positive numbers, and whole ones but for seconds."""
-    if key == "name" or isinstance(value, bool):
+    if key == "name":
+        return
+    if key in _SWITCHES:
+        if not isinstance(value, bool):
+            raise PrismError(f"{where}={value!r}: must be true or false")
         return
     zero = key in ("seed", "extra_operators", "grid")
     number = isinstance(value, int) or (key == "seconds" and isinstance(value, float))
+    number = number and not isinstance(value, bool) and math.isfinite(value)
     if not number or value < 0 or (value == 0 and not zero):
-        kind = "number" if key == "seconds" else "integer"
-        raise PrismError(f"{where}={value!r}: must be a {'' if zero else 'positive '}{kind}")
+        kind = "a positive number" if key == "seconds" else "a positive integer"
+        raise PrismError(f"{where}={value!r}: must be {'an integer from 0' if zero else kind}")
 
 
 def _compose(overrides: Sequence[str]) -> Any:
@@ -83,7 +90,7 @@ def _compose(overrides: Sequence[str]) -> Any:
             cfg = hydra.compose("config", overrides=list(overrides))
         plain(cfg)  # resolves every interpolation, to fail here
         return cfg
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
         raise PrismError(_one_line(error)) from None
 
 
@@ -123,6 +130,10 @@ def workload_of(cfg: Any, sizes: Mapping[str, int] | None = None) -> dict:
 
     Raises PrismError naming the workload and the key that is wrong.
     """
+    from omegaconf import DictConfig
+
+    if not isinstance(cfg.workload, DictConfig):
+        raise PrismError("workload: its file must hold keys such as name, inputs and formula")
     data = _resolved(cfg, sizes or {})
     check_workload(data)
     configs = data.get("configs")
@@ -163,6 +174,14 @@ def check_workload(data: Mapping) -> None:
     for tensor, names in data["inputs"].items():
         if not isinstance(names, list) or not all(isinstance(axis, str) for axis in names):
             raise PrismError(f"workload {name}: `inputs.{tensor}` must be a list of axis names")
+        if taken := _KEYS & set(names):
+            raise PrismError(
+                f"workload {name}: `inputs.{tensor}` has an axis named {min(taken)!r}, "
+                f"which is a key of the file; name it otherwise"
+            )
+    outputs = data.get("outputs") or []
+    if not isinstance(outputs, list) or not all(isinstance(o, str) for o in outputs):
+        raise PrismError(f"workload {name}: `outputs` must be a list of names, got {outputs!r}")
 
 
 def axes(workload: Mapping) -> list[str]:
@@ -185,7 +204,9 @@ def program_of(
     params = {
         key: value
         for key, value in workload.items()
-        if key not in _KEYS and key not in names and re.search(rf"\b{key}\b", workload["formula"])
+        if key not in _KEYS
+        and key not in names
+        and re.search(rf"\b{re.escape(str(key))}\b", workload["formula"])
     }
     return parse(
         name,
@@ -248,7 +269,8 @@ def case_slices(
         "device": {key: cfg.device[key] for key in ("name", "backend")},
     }
     tune = common | {"tune": plain(cfg.tune)}
-    bench = common | {key: plain(cfg[key]) for key in ("baseline", "bench")} | {"seed": cfg.seed}
+    baselines = plain(cfg).get("baseline", {})  # gone when `baseline=[]`
+    bench = common | {"baseline": baselines, "bench": plain(cfg.bench), "seed": cfg.seed}
     whole = [search_slice(cfg), tune, bench]
     return tune, bench | {
         "config_hash": hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:12]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -59,7 +60,12 @@ def plan(overrides: Sequence[str] = ()) -> dict:
         )
     if not names:
         raise PrismError(f"suite {cfg.suite.name}: it has no workloads")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", str(cfg.suite.name)):
+        raise PrismError(
+            f"suite.name={cfg.suite.name!r}: must be letters, digits, '_', '-' and '.'"
+        )
     device = f"{cfg.suite.name}-{cfg.device.name}"
+    workloads: dict[str, Any] = {}
     found: dict[str, Any] = {"run": f"results/{device}", "search": {}, "tune": {}, "bench": {}}
     for name in names:
         chosen_by = [*overrides] if name is None else [*overrides, f"workload={name}"]
@@ -67,13 +73,15 @@ def plan(overrides: Sequence[str] = ()) -> dict:
         label = str(chosen.workload.name)
         if label in found["search"]:
             raise PrismError(f"suite {cfg.suite.name}: two workloads have the name {label!r}")
+        workloads[label] = config.plain(chosen.workload)
         found["search"][label] = json.dumps(config.search_slice(chosen))
         for sizes in _configs(chosen, sized):
             tune, bench = config.case_slices(chosen, sizes, chosen_by)
             found["tune"][tune["case"]] = json.dumps(tune)
             found["bench"][tune["case"]] = json.dumps(bench)
     hashes = {case: json.loads(text)["config_hash"] for case, text in found["bench"].items()}
-    resolved = config.plain(cfg) | {"overrides": list(overrides), "cases": hashes}
+    resolved = {key: value for key, value in config.plain(cfg).items() if key != "workload"}
+    resolved |= {"workloads": workloads, "overrides": list(overrides), "cases": hashes}
     found["resolved"] = yaml.safe_dump(resolved, sort_keys=False)
     return found | {"workloads": list(found["search"]), "cases": list(found["tune"])}
 
@@ -83,6 +91,11 @@ def _configs(cfg: Any, overridden: Sequence[str]) -> list[dict]:
     the command line replaces the list by the one configuration that it describes."""
     data = config.plain(cfg.workload)
     configs = config.plain(cfg.suite).get("configs", {}).get(data["name"]) or data["configs"]
+    if not isinstance(configs, list) or not all(isinstance(c, dict) and c for c in configs):
+        raise PrismError(
+            f"suite {cfg.suite.name}: configs of {data['name']} must be a list of sizes such as "
+            f"{{d: 1024}}, got {configs!r}"
+        )
     given = [axis for axis in overridden if isinstance(data.get(axis), (int, float))]
     if not given or "configs" in overridden:
         return configs

@@ -48,6 +48,8 @@ def parse(
     reader = _Reader(builder, {k: builder.input(k, axes) for k, axes in inputs.items()})
     try:
         body = ast.parse(formula).body
+    except (RecursionError, MemoryError):
+        raise PrismError(f"program {name}: the formula is nested too deeply") from None
     except SyntaxError as error:
         raise PrismError(
             f"program {name}: formula line {error.lineno}: not readable: "
@@ -56,7 +58,10 @@ def parse(
     if not body:
         raise PrismError(f"program {name}: the formula is empty")
     for statement in body:
-        reader.assign(statement)
+        try:
+            reader.assign(statement)
+        except RecursionError:
+            raise reader.fail(statement, "the expression is nested too deeply") from None
     kept = list(outputs) if outputs else [reader.last]
     for output in kept:
         if output not in reader.assigned:

@@ -200,7 +200,13 @@ BAD = {
     "tune.count=0": "tune.count=0",
     "tune.seconds=soon": "tune.seconds='soon'",
     "bench.rounds=2.5": "bench.rounds=2.5",
-    "search.grid=-1": "search.grid=-1",
+    "search.grid=-1": "search.grid=-1: must be an integer from 0",
+    "search.seconds=nan": "search.seconds=nan",
+    "search.seconds=true": "search.seconds=True",
+    "search.loop=3": "must be true or false",
+    "tune.count=true": "tune.count=True",
+    "+workload.outputs=3": "`outputs`",
+    "workload.inputs.X=[n,outputs]": "an axis named 'outputs'",
     "seed=-1": "seed=-1",
 }
 
@@ -222,6 +228,9 @@ def test_bad_input_is_one_clear_line(override):
         (["workload=rmsnorm", "workload.configs=[{q: 1}]"], "'q' is not a size"),
         (["workload=rmsnorm", "workload.configs=[]"], "rmsnorm"),
         (["suite.workloads=[]"], "no workloads"),
+        (["suite.name=../../x"], "suite.name='../../x'"),
+        (["suite.workloads=[rmsnorm]", "+suite.configs.rmsnorm=3"], "must be a list of sizes"),
+        (["workload=rmsnorm", "workload.configs=[{}]"], "must be a list of sizes"),
         (["workload=rmsnorm", "workload.name=a/b"], "`name`"),
     ],
 )
@@ -266,6 +275,13 @@ def test_an_own_workload_is_one_file(own_root):
         ("name: mine\n", "`inputs`"),
         ("name: mine\ninputs: {X: [n]}\nformula: O = exp(X)\nconfigs: [{n: 4}]\n", "no size"),
         ("inputs: {X: [n]}\nformula: O = exp(X)\nconfigs: [{n: 4}]\n", "`name`"),
+        ("- a\n- b\n", "must hold keys"),
+        (
+            "name: deep\nn: 4\ninputs: {X: [n]}\nconfigs: [{n: 4}]\nformula: O = X"
+            + " + 1" * 3000
+            + "\n",
+            "nested too deeply",
+        ),
     ],
 )
 def test_a_damaged_workload_file_is_one_clear_line(own_root, text, part):
@@ -274,6 +290,12 @@ def test_a_damaged_workload_file_is_one_clear_line(own_root, text, part):
         compose(["workload=mine"])
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_binary_workload_file_is_one_clear_line(own_root):
+    (own_root / "conf/workload/mine.yaml").write_bytes(b"\x00\xff\xfe")
+    with pytest.raises(PrismError, match="utf-8"):
+        compose(["workload=mine"])
 
 
 def test_outside_of_a_clone(tmp_path, monkeypatch):
