@@ -79,9 +79,9 @@ def _noise(row: dict, best: dict | None, rows: list[dict]) -> str:
         return f"noisy: p80 is {own:.3g} times p20"
     if row["status"] == "suspect":  # of being faster than reading: reading itself may have stalled
         slow = next(filter(None, (spread(r) for r in rows if r["system"] == REFERENCE)), None)
-        return f"noisy: p80 of {REFERENCE} itself is {slow:.3g} times its p20" if slow else ""
+        return f"noisy {REFERENCE}: p80 is {slow:.3g} times p20" if slow else ""
     if row["status"] == "ok" and best is not None and (times := spread(best)):
-        return f"noisy: p80 of the best baseline, {best['system']}, is {times:.3g} times its p20"
+        return f"noisy baseline {best['system']}: p80 is {times:.3g} times p20"
     return ""
 
 
