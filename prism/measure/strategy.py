@@ -61,4 +61,4 @@ class RandomStrategy:
         return self._points[len(history) : len(history) + count]
 
 
-STRATEGIES = {"random": RandomStrategy}
+STRATEGIES: dict[str, type[Strategy]] = {"random": RandomStrategy}

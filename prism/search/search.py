@@ -188,12 +188,13 @@ class _Search:
         since = time.perf_counter()
         self.count("generate", 1, 0)
         for block in blocks:
+            if block.loop and not self.bounds.loop:
+                break  # the loop-free one comes first
             self.count("generate", 0, 1)
             since = self.clock("generate", since)
             if grids is None:
                 grids, correct = self.grids(without_accumulators(block))
-            if self.bounds.loop or block.loop is None:
-                self.block(block, len(grids), correct)
+            self.block(block, len(grids), correct)
             since = time.perf_counter()
         self.clock("generate", since)
 

@@ -4,10 +4,10 @@ import time
 from itertools import chain, combinations, permutations
 
 import pytest
-from workloads import PROGRAMS, symbolic
+from workloads import PROGRAMS, figure_1, symbolic
 
 from prism.errors import PrismError
-from prism.program.node import Node, Op
+from prism.program.node import Op
 from prism.search import Bounds, search
 from prism.search.mappings import combine, grid_choices, loop_choices, variables
 from prism.search.members import members
@@ -75,17 +75,11 @@ def test_members_are_the_operator_orders():
 
 def test_figure_1_is_found():
     """Softmax then matmul: the fused graph of Figure 1, proved."""
-    x = Node(Op.LOAD, arg="X", axes=("r", "c"))
-    w = Node(Op.LOAD, arg="W", axes=("c", "w"))
-    e = Node(Op.EXP, (x,))
-    total = Node(Op.ACCUM, (Node(Op.SUM, (e,), "c"),), "sum")
-    product = Node(Op.ACCUM, (Node(Op.MATMUL, (e, w), "c"),), "sum")
-    saver = Node(Op.SAVE, (Node(Op.DIV, (product, total)),), "O")
     result = search(PROGRAMS["softmax_matmul"])
     mappings = [
         {tuple(v) for v in f.graph.kernels[0].mapping.ones}
         for f in result.proved
-        if f.graph.kernels[0].block == BlockGraph(("x",), "i", (saver,))
+        if f.graph.kernels[0].block == figure_1()
     ]
     assert {("X", "r", "x"), ("O", "r", "x"), ("X", "c", "i"), ("W", "c", "i")} in mappings
 
@@ -135,8 +129,10 @@ def test_bounds_shrink_the_space():
     program = PROGRAMS["rmsnorm"]
     whole = len(search(program).found)
     assert len(search(program, Bounds(grid=1)).found) < whole
-    flat = search(program, Bounds(loop=False)).found
+    result = search(program, Bounds(loop=False))
+    flat = result.found
     assert 0 < len(flat) < whole
+    assert result.candidates["generate"]["out"] == result.candidates["map"]["in"] == 4
     assert all(f.graph.kernels[0].block.loop is None for f in flat)
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import sympy
+from workloads import figure_1
 
 from prism.errors import PrismError
 from prism.program.node import Node, Op
@@ -16,13 +17,7 @@ EXTENTS = {"X": {"r": 4096, "c": 4096}, "W": {"c": 4096, "w": 128}, "O": {"r": 4
 @pytest.fixture
 def figure1():
     """Softmax, then matmul. Axis c of W is the paper's W,r; axis w is the paper's W,c."""
-    x = Node(Op.LOAD, arg="X", axes=("r", "c"))
-    w = Node(Op.LOAD, arg="W", axes=("c", "w"))
-    e = Node(Op.EXP, (x,))
-    total = Node(Op.ACCUM, (Node(Op.SUM, (e,), "c"),), "sum")
-    product = Node(Op.ACCUM, (Node(Op.MATMUL, (e, w), "c"),), "sum")
-    out = Node(Op.SAVE, (Node(Op.DIV, (product, total)),), "O")
-    return BlockGraph(("x",), "i", (out,))
+    return figure_1()
 
 
 FIGURE_1B = frozenset(

@@ -1,6 +1,8 @@
 """Small symbolic programs that several tests search and prove."""
 
 from prism.program import Program, parse
+from prism.program.node import Node, Op
+from prism.sgraph import BlockGraph
 
 
 def symbolic(name, formula, inputs, params=None) -> Program:
@@ -38,3 +40,13 @@ PROGRAMS = {
         symbolic("two", "P = X + R\nO = matmul(P, W, d)", {"X": "n d", "R": "n d", "W": "d f"}),
     )
 }
+
+
+def figure_1() -> BlockGraph:
+    """The paper's Figure 1(c), softmax then matmul; axis c of W is its W,r and axis w its W,c."""
+    x = Node(Op.LOAD, arg="X", axes=("r", "c"))
+    w = Node(Op.LOAD, arg="W", axes=("c", "w"))
+    e = Node(Op.EXP, (x,))
+    total = Node(Op.ACCUM, (Node(Op.SUM, (e,), "c"),), "sum")
+    product = Node(Op.ACCUM, (Node(Op.MATMUL, (e, w), "c"),), "sum")
+    return BlockGraph(("x",), "i", (Node(Op.SAVE, (Node(Op.DIV, (product, total)),), "O"),))
