@@ -18,6 +18,7 @@ from prism.program.serial import nodes_from_json, nodes_to_json
 
 GRID_DIMS = ("x", "y", "z")
 LOOP_DIM = "i"
+MOVES = frozenset({Op.LOAD, Op.SAVE, Op.ACCUM})  # operators of a block that compute nothing
 
 
 class MapVar(NamedTuple):
@@ -129,10 +130,72 @@ class BlockGraph:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A graph-defined operator of the kernel graph."""
+    """An operator of the kernel graph: graph-defined, or predefined where `library` is set.
+
+    A library kernel stands for the backend's own kernel of one operator on whole tensors. Its block
+    holds that operator alone, without grid or loop, and its mapping is empty.
+
+    A saver's mapping variable whose axis the saved value lacks is a *fresh axis*: each block's
+    result is one element along it, so the tensor in memory has the axis with extent d_p.
+
+    Raises PrismError for a library kernel that is not of that form, and for fresh axes other than
+    one a kernel over one grid dimension.
+    """
 
     block: BlockGraph
     mapping: Mapping | None = None
+    library: bool = False
+
+    def __post_init__(self):
+        if self.library:
+            self._check_library()
+        found = sorted(set(self._fresh_vars.values()))
+        if len(found) > 1:
+            raise PrismError(f"kernel: more than one fresh axis: {found}")
+        for axis, par in found:
+            if par not in self.block.grid:
+                raise PrismError(f"kernel: fresh axis {axis!r} over {par}, no grid dimension")
+
+    @cached_property
+    def fresh(self) -> dict[str, str]:
+        """The fresh axis by name, with the grid dimension p whose size d_p is its extent.
+
+        Empty for most kernels, and while there is no mapping.
+        """
+        return dict(self._fresh_vars.values())
+
+    def tensor_axes(self, saver: Node) -> tuple[str, ...]:
+        """Axes of the tensor that `saver` writes: those of its value, then its fresh axis."""
+        found = self._fresh_vars.get(saver)
+        return saver.axes + ((found[0],) if found else ())
+
+    @cached_property
+    def _fresh_vars(self) -> dict[Node, tuple[str, str]]:
+        """(axis, parallel dimension) of the savers that have a fresh axis."""
+        savers = {s.arg: s for s in self.block.savers}
+        found: dict[Node, tuple[str, str]] = {}
+        for var in self.mapping.ones if self.mapping is not None else ():
+            saver = savers.get(var.tensor)
+            if saver is not None and var.axis not in saver.axes:
+                if saver in found:
+                    raise PrismError(f"kernel: tensor {var.tensor!r} has more than one fresh axis")
+                found[saver] = var.axis, var.par
+        return found
+
+    @property
+    def operator(self) -> Node:
+        """The one operator of a library kernel."""
+        return self.block.savers[0].src[0]
+
+    def _check_library(self) -> None:
+        block = self.block
+        if block.grid or block.loop or self.mapping is None or self.mapping.ones:
+            raise PrismError("library kernel: it has neither grid nor loop, and an empty mapping")
+        computing = [n for n in block.nodes if n.op not in MOVES]
+        if len(block.savers) != 1 or [*block.savers[0].src] != computing:
+            raise PrismError(
+                f"library kernel: it saves one operator, got {[n.op.value for n in computing]}"
+            )
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -154,8 +217,7 @@ class SGraph:
     @property
     def operators(self) -> int:
         """Number of computing operators (loaders, accumulators and savers apart)."""
-        moves = {Op.LOAD, Op.SAVE, Op.ACCUM}
-        return sum(n.op not in moves for k in self.kernels for n in k.block.nodes)
+        return sum(n.op not in MOVES for k in self.kernels for n in k.block.nodes)
 
     def to_json(self) -> dict:
         """Plain data; `from_json` gives an equal graph back."""
@@ -173,12 +235,14 @@ class SGraph:
 def _kernel_to_json(kernel: Kernel) -> dict:
     index = {node: i for i, node in enumerate(kernel.block.nodes)}
     mapping = kernel.mapping and sorted(list(v) for v in kernel.mapping.ones)
+    library = {"library": True} if kernel.library else {}
     return {
         "grid": list(kernel.block.grid),
         "loop": kernel.block.loop,
         "nodes": nodes_to_json(kernel.block.nodes),
         "savers": [index[s] for s in kernel.block.savers],
         "mapping": mapping,
+        **library,
     }
 
 
@@ -188,7 +252,10 @@ def _kernel_from_json(data: dict) -> Kernel:
     mapping = data["mapping"]
     if mapping is not None:
         mapping = make_mapping(MapVar(*v) for v in mapping)
-    return Kernel(BlockGraph(tuple(data["grid"]), data["loop"], savers), mapping)
+    library = data.get("library", False)
+    if not isinstance(library, bool):
+        raise ValueError(f"library={library!r}")
+    return Kernel(BlockGraph(tuple(data["grid"]), data["loop"], savers), mapping, library)
 
 
 def make_mapping(ones: Iterable[MapVar]) -> Mapping:

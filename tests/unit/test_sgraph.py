@@ -168,6 +168,74 @@ def test_a_dimension_partitions_one_axis_of_a_tensor():
         make_mapping([MapVar("X", "r", "x"), MapVar("X", "c", "x")])
 
 
+def split_k():
+    """Kernel 1 of a split-K matmul: y cuts axis d, one result a block along `split`."""
+    a, w = Node(Op.LOAD, arg="A", axes=("n", "d")), Node(Op.LOAD, arg="W", axes=("d", "f"))
+    part = Node(Op.SAVE, (Node(Op.MATMUL, (a, w), "d"),), "t1")
+    ones = [MapVar("W", "f", "x"), MapVar("t1", "f", "x")]
+    ones += [MapVar("A", "d", "y"), MapVar("W", "d", "y"), MapVar("t1", "split", "y")]
+    return Kernel(BlockGraph(("x", "y"), None, (part,)), make_mapping(ones))
+
+
+def test_a_fresh_axis_is_one_that_the_saved_value_lacks():
+    kernel = split_k()
+    assert kernel.fresh == {"split": "y"}
+    (saver,) = kernel.block.savers
+    assert kernel.tensor_axes(saver) == ("n", "f", "split")
+    assert Kernel(kernel.block).fresh == {}
+    assert Kernel(kernel.block).tensor_axes(saver) == ("n", "f")
+    graph = SGraph((kernel,))
+    assert SGraph.from_json(graph.to_json()) == graph
+
+
+def test_fresh_axes_are_one_a_kernel_and_over_the_grid():
+    kernel = split_k()
+    other = Node(Op.SAVE, (Node(Op.EXP, (kernel.block.loaders[1],)),), "t2")
+    block = BlockGraph(("x", "y"), "i", (*kernel.block.savers, other))
+    same = make_mapping(kernel.mapping.ones | {MapVar("t2", "split", "y")})
+    assert Kernel(block, same).fresh == {"split": "y"}
+    assert Kernel(block, same).tensor_axes(other) == ("d", "f", "split")
+    for ones, why in (
+        ({MapVar("t2", "again", "x")}, "more than one fresh axis"),
+        ({MapVar("t1", "again", "i")}, "tensor 't1' has more than one fresh axis"),
+    ):
+        with pytest.raises(PrismError, match=why):
+            Kernel(block, make_mapping(kernel.mapping.ones | ones))
+    with pytest.raises(PrismError, match="fresh axis 'split' over i, no grid dimension"):
+        Kernel(block, make_mapping({MapVar("t1", "split", "i")}))
+
+
+def test_library_kernels_hold_one_operator():
+    block = BlockGraph((), None, split_k().block.savers)
+    kernel = Kernel(block, make_mapping(()), library=True)
+    assert kernel.operator.op is Op.MATMUL
+    graph = SGraph((kernel,))
+    data = json.loads(json.dumps(graph.to_json()))
+    assert data["kernels"][0]["library"] is True
+    assert SGraph.from_json(data) == graph != SGraph((Kernel(block, make_mapping(())),))
+    data["kernels"][0]["library"] = "yes"
+    with pytest.raises(PrismError, match="sGraph"):
+        SGraph.from_json(data)
+
+
+def test_library_kernels_of_another_form_are_refused(figure1):
+    (saver,) = split_k().block.savers
+    block = BlockGraph((), None, (saver,))
+    two = Node(Op.SAVE, (Node(Op.EXP, saver.src),), "t1")
+    copy = Node(Op.SAVE, (Node(Op.LOAD, arg="A", axes=("n", "d")),), "t1")
+    for wrong, mapping in (
+        (block, None),
+        (block, make_mapping({MapVar("A", "n", "x")})),
+        (BlockGraph(("x",), None, (saver,)), make_mapping(())),
+        (figure1, make_mapping(())),
+        (BlockGraph((), None, (two,)), make_mapping(())),
+        (BlockGraph((), None, (copy,)), make_mapping(())),
+        (BlockGraph((), None, (saver, two)), make_mapping(())),
+    ):
+        with pytest.raises(PrismError, match="library kernel: it"):
+            Kernel(wrong, mapping, library=True)
+
+
 def test_illegal_blocks_are_refused():
     a = Node(Op.INPUT, arg="A", axes=("n",))
     with pytest.raises(PrismError, match="not legal"):
