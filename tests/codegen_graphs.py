@@ -1,5 +1,5 @@
-"""Mapped graphs for the tests of instantiation and code generation: two by hand, and random ones
-that are correct by construction."""
+"""Mapped graphs for the tests of instantiation and code generation: some by hand, of one kernel and
+of several, and random ones that are correct by construction."""
 
 import random
 from dataclasses import replace
@@ -50,6 +50,83 @@ def attention(b, g, s, h, d, e, dtype="fp32") -> tuple[Program, SGraph]:
     o = op(Op.SAVE, op(Op.DIV, mixed, total), arg="O")
     ones = " ".join(f"{t}.b.x {t}.g.y" for t in "QKVO") + " K.h.i V.h.i"
     return program, graph(o, grid="xy", loop="i", ones=ones)
+
+
+def joined(*graphs) -> SGraph:
+    """The kernels of several graphs, one after another."""
+    return SGraph(tuple(kernel for one in graphs for kernel in one.kernels))
+
+
+def library(operator, name) -> SGraph:
+    """One library operator that makes the tensor `name`."""
+    block = BlockGraph((), None, (op(Op.SAVE, operator, arg=name),))
+    return SGraph((Kernel(block, make_mapping(()), library=True),))
+
+
+def split_k(n, d, f, dtype="fp32", loop=None) -> tuple[Program, SGraph]:
+    """A matmul whose contraction is split over y: partial products, then their sum."""
+    b = Builder("split_k", {"n": n, "d": d, "f": f}, dtype)
+    program = b.build(O=b.matmul(b.input("X", "n d"), b.input("W", "d f"), "d"))
+    product = op(Op.MATMUL, load("X", "n d"), load("W", "d f"), arg="d")
+    ones = "W.f.x t1.f.x X.d.y W.d.y t1.split.y"
+    if loop:
+        product, ones = op(Op.ACCUM, product, arg="sum"), f"{ones} X.d.i W.d.i"
+    first = graph(op(Op.SAVE, product, arg="t1"), grid="xy", loop=loop, ones=ones)
+    total = op(Op.SUM, load("t1", "n f split"), arg="split")
+    second = graph(op(Op.SAVE, total, arg="O"), grid="x", ones="t1.f.x O.f.x")
+    return program, joined(first, second)
+
+
+def flash_decoding(b, g, s, h, d, e, dtype="fp32") -> tuple[Program, SGraph]:
+    """Attention, the keys split over z: sums of exp(QK) and of exp(QK) V, then their quotient."""
+    program, _ = attention(b, g, s, h, d, e, dtype)
+    q, k, v = load("Q", "b g s d"), load("K", "b g h d"), load("V", "b g h e")
+    weight = op(Op.EXP, op(Op.MATMUL, q, k, arg="d"))
+    total = op(Op.ACCUM, op(Op.SUM, weight, arg="h"), arg="sum")
+    mixed = op(Op.ACCUM, op(Op.MATMUL, weight, v, arg="h"), arg="sum")
+    savers = op(Op.SAVE, total, arg="t1"), op(Op.SAVE, mixed, arg="t2")
+    ones = " ".join(f"{t}.b.x {t}.g.y" for t in ("Q", "K", "V", "t1", "t2"))
+    ones += " K.h.z V.h.z K.h.i V.h.i t1.split.z t2.split.z"
+    first = graph(*savers, grid="xyz", loop="i", ones=ones)
+    parts = load("t1", "b g s split"), load("t2", "b g s e split")
+    total, mixed = (op(Op.SUM, x, arg="split") for x in parts)
+    ones = " ".join(f"{t}.b.x {t}.g.y" for t in ("t1", "t2", "O"))
+    second = graph(op(Op.SAVE, op(Op.DIV, mixed, total), arg="O"), grid="xy", ones=ones)
+    return program, joined(first, second)
+
+
+def rmsnorm_library(n, d, f, dtype="fp32") -> tuple[Program, SGraph]:
+    """RMSNorm and matmul: a library matmul beside a generated kernel that scales its rows."""
+    program, _ = rmsnorm(n, d, f, dtype)
+    x, w = load("X", "n d"), load("W", "d f")
+    squares = op(Op.SUM, op(Op.SQUARE, x), arg="d")
+    root = op(Op.SQRT, op(Op.SHIFT, op(Op.SCALE, squares, arg="1 / d"), arg="eps"))
+    o = op(Op.SAVE, op(Op.DIV, load("t1", "n f"), root), arg="O")
+    ones = "X.n.x t1.n.x O.n.x t1.f.y O.f.y"
+    return program, joined(
+        library(op(Op.MATMUL, x, w, arg="d"), "t1"), graph(o, grid="xy", ones=ones)
+    )
+
+
+def two_outputs(n, k, dtype="fp32") -> tuple[Program, SGraph]:
+    """Rows over their sum, and less their maximum: both reductions come from one split kernel, with
+    a third tensor that has the split axis itself and so no fresh one."""
+    b = Builder("two_outputs", {"n": n, "k": k}, dtype)
+    x = b.input("X", "n k")
+    e = b.exp(x)
+    program = b.build(O=b.div(e, b.sum(e, "k")), P=b.sub(x, b.max(x, "k")))
+    x = load("X", "n k")
+    e = op(Op.EXP, x)
+    values = {"t1": op(Op.SUM, e, arg="k"), "t2": op(Op.MAX, x, arg="k"), "t3": e}
+    savers = [op(Op.SAVE, value, arg=name) for name, value in values.items()]
+    ones = "X.n.x t1.n.x t2.n.x t3.n.x X.k.y t1.split.y t2.split.y t3.k.y"
+    first = graph(*savers, grid="xy", ones=ones)
+    total = op(Op.SUM, load("t1", "split n"), arg="split")
+    most = op(Op.MAX, load("t2", "n split"), arg="split")
+    savers = op(Op.DIV, load("t3", "n k"), total), op(Op.SUB, x, most)
+    savers = [op(Op.SAVE, value, arg=name) for name, value in zip("OP", savers, strict=True)]
+    ones = "t3.k.x X.k.x O.k.x P.k.x"
+    return program, joined(first, graph(*savers, grid="x", ones=ones))
 
 
 def random_inputs(program: Program, seed: int) -> dict[str, np.ndarray]:
@@ -175,6 +252,51 @@ def random_graph(program: Program, seed: int) -> SGraph:
     ones += [MapVar(n.arg, axis, "i") for n in loads if n.op is Op.LOAD and axis in n.axes]
     loop = "i" if axis and any(v.par == "i" for v in ones) else None
     return SGraph((Kernel(BlockGraph(tuple(grid), loop, tuple(savers)), make_mapping(ones)),))
+
+
+def split_graph(program: Program, seed: int) -> SGraph:
+    """A correct graph of two kernels: x splits every sum and maximum over one axis.
+
+    The first kernel saves the partial results along a fresh axis, and whatever else the second one
+    needs; nothing of the first reads a result of a split reduction. Without a reduction that can
+    be split, the graph is one kernel without grid.
+    """
+    rng = random.Random(seed)
+    reduced = {n.arg for n in program.nodes if n.op in REDUCE or n.op is Op.MATMUL}
+    axis = rng.choice(sorted(reduced) or [None])
+    first: dict[Node, Node] = {}
+    for node in program.nodes:  # what the first kernel can compute
+        if node.op is Op.INPUT:
+            first[node] = Node(Op.LOAD, (), node.arg, node.axes)
+        elif all(s in first and not _closes(s, axis) for s in node.src):
+            first[node] = Node(node.op, [first[s] for s in node.src], node.arg)
+    partial = [n for n in first if _closes(n, axis)]
+    second, savers, ones = {}, [], []
+    for number, node in enumerate(partial, 1):
+        name = f"t{number}"
+        savers.append(op(Op.SAVE, first[node], arg=name))
+        ones.append(MapVar(name, "split", "x"))
+        second[node] = op(
+            Op.MAX if node.op is Op.MAX else Op.SUM,
+            load(name, " ".join((*node.axes, "split"))),
+            arg="split",
+        )
+    for node in program.nodes:
+        if node.op is Op.INPUT:
+            second[node] = first[node]
+        elif node not in second:
+            second[node] = Node(node.op, [second[s] for s in node.src], node.arg)
+    loads = [n for n in topological(savers) if n.op is Op.LOAD and axis in n.axes]
+    ones += [MapVar(n.arg, axis, "x") for n in loads]
+    last = graph(*(op(Op.SAVE, second[out], arg=name) for name, out in program.outputs))
+    if not partial:
+        return last
+    split = Kernel(BlockGraph(("x",), None, tuple(savers)), make_mapping(ones))
+    return SGraph((split, *last.kernels))
+
+
+def _closes(node: Node, axis: str | None) -> bool:
+    return (node.op in REDUCE or node.op is Op.MATMUL) and node.arg == axis
 
 
 def _kind(node: Node) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from prism.codegen.errors import LoweringError
 from prism.codegen.tile import (
@@ -33,6 +34,7 @@ from prism.codegen.tile import (
 )
 from prism.errors import PrismError
 from prism.instantiate.concrete import Concrete
+from prism.instantiate.library import schedule
 from prism.instantiate.materialize import in_place, materialized, regions
 from prism.instantiate.spans import Span, ceil_div, kernel_spans
 from prism.program import Node, Op, Program
@@ -50,12 +52,10 @@ def lower(concrete: Concrete) -> TileProgram:
     sizes or whose kernels do not read and write the program's tensors.
     """
     program = concrete.program
+    parts = zip(concrete.bound, concrete.graph.kernels, concrete.sizes, strict=True)
     try:
         tensors = _tensors(concrete)
-        kernels = tuple(
-            _Lowering(program, kernel, sizes, tensors).run()
-            for kernel, sizes in zip(concrete.graph.kernels, concrete.sizes, strict=True)
-        )
+        kernels = tuple(_lower_kernel(*part, tensors) for part in parts)
     except LoweringError:
         raise
     except PrismError as error:
@@ -64,17 +64,28 @@ def lower(concrete: Concrete) -> TileProgram:
     return TileProgram(program.name, tensors, inputs, outputs, kernels, dict(concrete.options))
 
 
+def _lower_kernel(
+    program: Program, kernel: Kernel, sizes: Mapping[str, int], tensors: Mapping[str, Tensor]
+) -> TileKernel:
+    """One kernel; a library operator is the backend's own kernel of it, see `library`."""
+    if not kernel.library:
+        return _Lowering(program, kernel, sizes, tensors).run()
+    own, sizes = schedule(program, kernel)
+    lowered = _Lowering(program, own, sizes, tensors).run()
+    return replace(lowered, operator=kernel.operator.op)
+
+
 def _tensors(concrete: Concrete) -> dict[str, Tensor]:
     """All tensors in memory; raises LoweringError when one is read before it is written."""
     program = concrete.program
 
-    def tensor(name: str, axes: tuple[str, ...], role: str) -> Tensor:
+    def tensor(name: str, axes: tuple[str, ...], role: str, bound: Program = program) -> Tensor:
         dtype = "fp32" if role == "temp" else program.dtype
-        return Tensor(name, axes, tuple(program.size(a) for a in axes), dtype, role)
+        return Tensor(name, axes, tuple(bound.size(a) for a in axes), dtype, role)
 
     found = {name: tensor(name, node.axes, "input") for name, node in program.inputs.items()}
     outputs = {name: tensor(name, node.axes, "output") for name, node in program.outputs}
-    for kernel in concrete.graph.kernels:
+    for bound, kernel in zip(concrete.bound, concrete.graph.kernels, strict=True):
         for loader in kernel.block.loaders:
             known = found.get(loader.arg)
             if known is None:
@@ -87,14 +98,17 @@ def _tensors(concrete: Concrete) -> dict[str, Tensor]:
                     f"the tensor {list(known.axes)}"
                 )
         for saver in kernel.block.savers:
-            name, made = saver.arg, outputs.get(saver.arg)
+            name, made, axes = saver.arg, outputs.get(saver.arg), kernel.tensor_axes(saver)
             if name in found:
                 raise LoweringError(f"save {name}: that tensor is written already")
-            if made is not None and set(made.axes) != set(saver.axes):
+            if made is not None and set(made.axes) != set(axes):
                 raise LoweringError(
-                    f"save {name}: has axes {list(saver.axes)}, the output {list(made.axes)}"
+                    f"save {name}: has axes {list(axes)}, the output {list(made.axes)}"
                 )
-            found[name] = made or tensor(name, saver.axes, "temp")
+            # A fresh axis is outermost in memory: a block's result is one stretch, and so is each
+            # row of what is summed over it.
+            axes = axes[len(saver.axes) :] + saver.axes
+            found[name] = made or tensor(name, axes, "temp", bound)
     for name in outputs:
         if name not in found:
             raise LoweringError(f"output {name!r} is written by no kernel")
@@ -140,8 +154,8 @@ class _Lowering:
         self.code[self.where[node]].append(statement)
 
     def _view(self, node: Node) -> str:
-        spans = {s.axis: s for s in self.spans[node]}
         name, tensor = f"v_{node.arg}", self.tensors[node.arg]
+        spans = {s.axis: s for s in self.spans[node]}
         self.views[name] = View(name, node.arg, tuple(spans[a] for a in tensor.axes))
         return name
 

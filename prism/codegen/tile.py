@@ -200,7 +200,10 @@ class Loop:
 
 @dataclass(frozen=True)
 class TileKernel:
-    """One kernel. `grid` holds (parallel dimension, number of blocks), outermost first."""
+    """One kernel. `grid` holds (parallel dimension, number of blocks), outermost first.
+
+    `operator` is that of a library kernel (see `prism.instantiate.library`), None of others.
+    """
 
     grid: tuple[tuple[str, int], ...]
     loop: Loop | None
@@ -209,6 +212,7 @@ class TileKernel:
     pre: tuple[Statement, ...]
     body: tuple[Statement, ...]
     post: tuple[Statement, ...]
+    operator: Op | None = None
 
     @property
     def blocks(self) -> int:

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from prism.errors import PrismError
 from prism.program import Program, program_from_json, program_to_json
-from prism.sgraph import SGraph
+from prism.sgraph import Kernel, SGraph
 
 
 @dataclass(frozen=True)
 class Concrete:
     """`program` has bound sizes; `sizes` holds, per kernel, d_p by the name of the parallel dim.
+    `bound` is, for each kernel, the program whose sizes also hold the fresh axes that it sees.
 
-    Raises PrismError when a kernel has no mapping, or a size is missing or not positive.
+    A library kernel has no parallel dimension, and so no size. Raises PrismError when a kernel has
+    no mapping, a size is missing or not positive, or a fresh axis is not new in the graph or is
+    itself partitioned.
     """
 
     program: Program
     graph: SGraph
     sizes: tuple[Mapping[str, int], ...]
     options: Mapping[str, int | str] = field(default_factory=dict)
+    bound: tuple[Program, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         object.__setattr__(self, "sizes", tuple(dict(s) for s in self.sizes))
@@ -43,6 +47,7 @@ class Concrete:
             for par, size in sizes.items():
                 if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                     raise PrismError(f"concrete graph: d_{par}={size!r} must be a positive integer")
+        object.__setattr__(self, "bound", bind_fresh(self.program, self.graph, self.sizes))
 
     def to_json(self) -> dict:
         """Plain data; `from_json` gives an equal concrete graph back."""
@@ -66,3 +71,36 @@ class Concrete:
         """12 hexadecimal digits that name this concrete graph."""
         text = json.dumps(self.to_json(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def bind_fresh(
+    program: Program, graph: SGraph, sizes: Sequence[Mapping[str, int]]
+) -> tuple[Program, ...]:
+    """For each kernel, `program` with the extents of the fresh axes that the kernel sees.
+
+    The extent of a fresh axis is d_p of the kernel that makes it. Raises PrismError for one whose
+    name is taken, and for one that a kernel partitions.
+    """
+    made: dict[str, tuple[str, int]] = {}  # tensors with a fresh axis: its name and extent
+    found = []
+    for kernel, chosen in zip(graph.kernels, sizes, strict=True):
+        seen = [made[name] for name in kernel.reads if name in made]
+        _check(program, kernel, seen)
+        extents = dict(seen) | {axis: chosen[par] for axis, par in kernel.fresh.items()}
+        for saver in kernel.block.savers:
+            for axis in kernel.tensor_axes(saver)[len(saver.axes) :]:
+                made[saver.arg] = axis, extents[axis]
+        found.append(replace(program, sizes={**program.sizes, **extents}) if extents else program)
+    return tuple(found)
+
+
+def _check(program: Program, kernel: Kernel, seen: Sequence[tuple[str, int]]) -> None:
+    """`seen`: the fresh axes, with extents, of the tensors that the kernel loads."""
+    loaded = {axis for axis, _ in seen}
+    taken = kernel.fresh.keys() & (loaded | program.sizes.keys())
+    taken |= {axis for axis, extent in seen if dict(seen)[axis] != extent}
+    if taken:
+        raise PrismError(f"concrete graph: fresh axis {min(taken)!r} exists already")
+    for var in kernel.mapping.ones if loaded else ():
+        if var.axis in loaded:
+            raise PrismError(f"concrete graph: {var.par} partitions the fresh axis {var.axis!r}")

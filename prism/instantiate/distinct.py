@@ -28,13 +28,13 @@ def identity(graph: SGraph, sizes: Sequence[Mapping[str, int]]) -> Hashable:
     for kernel, chosen in zip(graph.kernels, sizes, strict=True):
         cuts = {_cut(kernel, par): n for par, n in chosen.items() if n > 1}
         loop = chosen.get(kernel.block.loop, 1)
-        found.append((kernel.block.savers, frozenset(cuts.items()), loop))
+        found.append((kernel.library, kernel.block.savers, frozenset(cuts.items()), loop))
     return tuple(found)
 
 
 def _structure(kernel: Kernel, active: Callable[[str], bool]) -> Hashable:
     cuts = frozenset(_cut(kernel, par) for par in kernel.block.pars if active(par))
-    return kernel.block.savers, cuts
+    return kernel.library, kernel.block.savers, cuts
 
 
 def _cut(kernel: Kernel, par: str) -> Hashable:

@@ -1,26 +1,24 @@
-"""The parameter space of mapped sGraphs: valid sizes of each d_p, and uniform random sampling."""
+"""The parameter space of mapped sGraphs: valid sizes of each d_p, and what makes no point of it."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from math import prod
 
 from prism.errors import PrismError
-from prism.instantiate.concrete import Concrete
-from prism.instantiate.distinct import identity, reduced, structure
 from prism.instantiate.materialize import scratch_bytes
 from prism.instantiate.spans import ceil_div, divides, kernel_spans
-from prism.program import Program
-from prism.sgraph import Kernel, SGraph
+from prism.program import Node, Program
+from prism.sgraph import Kernel
 
 SCRATCH_BYTES = 8 << 20  # a block's buffers should stay in a core's caches
 MAX_TILES = 1 << 16  # blocks times iterations: beyond, the loops cost more than the work
+SPLIT_BYTES = (
+    64 << 20
+)  # partial results of a split reduction: beyond, memory costs more than gained
 _SHORT_AXIS = 64  # longer axes are never cut into tiles of fewer than ...
 _MIN_TILE = 16  # ... this many elements
-_MAX_DRAWS = 100_000  # of points, before a sample gives up on a space with few valid ones
 
 
 def sizes(program: Program, kernel: Kernel) -> dict[str, list[int]]:
@@ -29,15 +27,21 @@ def sizes(program: Program, kernel: Kernel) -> dict[str, list[int]]:
     They come from tile extents 2^k, from 3 * 2^k where that divides the axis, from powers of two
     themselves, and 1; so a uniform choice among them is about log-uniform over sizes. A loop that
     cuts the same axis as a grid dimension is limited further by that block's chunk: see `problem`.
+    A dimension that splits a reduction is chosen like any other: the fresh axis follows it.
     """
-    found = {}
-    for par in kernel.block.pars:
-        axes = {v.axis for v in kernel.mapping.ones if v.par == par}
-        extents = sorted({program.size(axis) for axis in axes})
-        values = {value for extent in extents for value in _proposals(extent)} | {1}
-        found[par] = sorted(v for v in values if all(_sensible(e, v, e) for e in extents))
-        found[par] = found[par] if extents else [1]
-    return found
+    extents: dict[str, set[int]] = {par: set() for par in kernel.block.pars}
+    for var in kernel.mapping.ones:
+        if var.axis in program.sizes:  # else it is a fresh axis, which is whole in every block
+            extents[var.par].add(program.size(var.axis))
+    return {par: list(_values(tuple(sorted(found)))) for par, found in extents.items()}
+
+
+@lru_cache(maxsize=4096)
+def _values(extents: tuple[int, ...]) -> tuple[int, ...]:
+    """Values of one d_p that cuts axes of these extents."""
+    values = {value for extent in extents for value in _proposals(extent)} | {1}
+    found = tuple(sorted(v for v in values if all(_sensible(e, v, e) for e in extents)))
+    return found if extents else (1,)
 
 
 def _proposals(extent: int) -> Iterator[int]:
@@ -65,9 +69,12 @@ def problem(
 ) -> str | None:
     """Why the sizes `chosen` together are no point of the space, or None when they are one.
 
-    A mapping that cannot be lowered at all is no reason: lowering reports it.
+    `program` holds the extents of the fresh axes too (`Concrete.bound`). A mapping that cannot be
+    lowered at all is no reason: lowering reports it.
     """
     for var in kernel.mapping.ones:
+        if var.axis in kernel.fresh:
+            continue
         extent, count = program.size(var.axis), 1
         for par in kernel.mapping.pars(var.tensor, var.axis):
             extent, count = ceil_div(extent, count), chosen[par]
@@ -76,6 +83,10 @@ def problem(
     tiles = prod(chosen.values())
     if tiles > MAX_TILES:
         return f"{tiles} tiles, the limit is {MAX_TILES}"
+    for axis, par in kernel.fresh.items():
+        stored = sum(_fresh_bytes(program, kernel, saver) for saver in kernel.block.savers)
+        if chosen[par] > 1 and stored > SPLIT_BYTES:
+            return f"{stored} bytes along {axis!r}, the limit is {SPLIT_BYTES}"
     try:
         used = scratch_bytes(kernel, kernel_spans(program, kernel, chosen))
     except PrismError:
@@ -85,85 +96,7 @@ def problem(
     return None
 
 
-@dataclass(frozen=True)
-class _Family:
-    """All points of one graph, numbered; a point may still have a `problem`."""
-
-    name: str
-    graph: SGraph
-    axes: tuple[tuple[tuple[int, str], tuple], ...]  # ((kernel or -1, name), values)
-
-    @property
-    def count(self) -> int:
-        return prod(len(values) for _, values in self.axes)
-
-    def point(self, program: Program, index: int) -> Concrete:
-        chosen: list[dict] = [{} for _ in range(len(self.graph.kernels) + 1)]
-        for (kernel, name), values in self.axes:
-            index, at = divmod(index, len(values))
-            chosen[kernel][name] = values[at]
-        return Concrete(program, self.graph, tuple(chosen[:-1]), chosen[-1])
-
-
-def sample(
-    graphs: Sequence[tuple[str, SGraph]],
-    program: Program,
-    count: int,
-    seed: int,
-    options: Mapping[str, Sequence],
-    scratch_limit: int = SCRATCH_BYTES,
-) -> list[tuple[str, Concrete]]:
-    """At most `count` different points, uniform over all graphs, sizes and options together.
-
-    What is one kernel counts once: a point with a dimension of size 1 belongs to the graph without
-    that dimension, when `graphs` has it.
-
-    Sizes are uniform over the values of `sizes`, which are about log-uniform. The same seed gives
-    the same points; the whole space, shuffled, comes back when it has no more than `count` (and
-    no more than 100,000 candidates, valid or not).
-    """
-    families = [_family(name, graph, program, options) for name, graph in graphs]
-    total = sum(f.count for f in families)
-    owner: dict = {}
-    for family in families:
-        owner.setdefault(structure(family.graph), family)
-    seen: set = set()
-    found: list[tuple[str, Concrete]] = []
-    draws = islice(_shuffled(total, random.Random(seed)), max(_MAX_DRAWS, 10 * count))
-    for index in draws:
-        if len(found) >= count:
-            break
-        for family in families:
-            if index < family.count:
-                break
-            index -= family.count
-        concrete = family.point(program, index)
-        if owner.get(reduced(family.graph, concrete.sizes), family) is not family:
-            continue
-        key = identity(family.graph, concrete.sizes), tuple(sorted(concrete.options.items()))
-        if key in seen:
-            continue
-        seen.add(key)
-        pairs = zip(concrete.graph.kernels, concrete.sizes, strict=True)
-        if all(problem(program, k, s, scratch_limit) is None for k, s in pairs):
-            found.append((family.name, concrete))
-    return found
-
-
-def _family(name: str, graph: SGraph, program: Program, options: Mapping[str, Sequence]) -> _Family:
-    axes = [
-        ((k, par), tuple(values))
-        for k, kernel in enumerate(graph.kernels)
-        for par, values in sizes(program, kernel).items()
-    ]
-    axes += [((-1, option), tuple(values)) for option, values in sorted(options.items())]
-    return _Family(name, graph, tuple(axes))
-
-
-def _shuffled(total: int, rng: random.Random) -> Iterator[int]:
-    """0 .. total-1 in random order, each once, with memory for those drawn only (Fisher-Yates)."""
-    moved: dict[int, int] = {}
-    for i in range(total):
-        j = rng.randrange(i, total)
-        yield moved.get(j, j)
-        moved[j] = moved.pop(i, i)
+def _fresh_bytes(program: Program, kernel: Kernel, saver: Node) -> int:
+    """Bytes of the tensor of a saver with a fresh axis; 0 of others."""
+    axes = kernel.tensor_axes(saver)
+    return 4 * prod(map(program.size, axes)) if len(axes) > len(saver.axes) else 0

@@ -70,10 +70,11 @@ class Span:
 
 
 def kernel_spans(program: Program, kernel: Kernel, sizes: Mapping[str, int]) -> dict:
-    """Spans of every node, in the order of its axes.
+    """Spans of every node, in the order of its axes; of a saver, in the order of its tensor's.
 
-    Raises PrismError where the mapping gives one axis two different cuts, where an accumulator
-    has nothing to accumulate, and where a result would be written by two blocks.
+    `program` holds the extents of the fresh axes too: a block saves one element along its own.
+    Raises PrismError where the mapping gives one axis two different cuts, where an accumulator has
+    nothing to accumulate, and where a result would be written by two blocks.
     """
     return _Spans(program, kernel, sizes).run()
 
@@ -163,6 +164,8 @@ class _Spans:
                     f"save {node.arg}: axis {span.axis!r} is {describe(have)} in the block "
                     f"and {describe(span)} in the output"
                 )
+        for axis in self.kernel.tensor_axes(node)[len(wanted) :]:
+            wanted += (self._cut(node.arg, axis, node.op),)
         for par in self.block.grid:
             if self.sizes[par] > 1 and par not in [s.grid for s in wanted]:
                 raise PrismError(f"save {node.arg}: grid dimension {par} cuts none of its axes")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from prism.instantiate.concrete import Concrete
-from prism.instantiate.space import sample
+from prism.instantiate.sampling import sample
 from prism.program import Program
 from prism.sgraph import SGraph
 

@@ -15,6 +15,7 @@ from prism.codegen.cpu.statements import Statements
 from prism.codegen.errors import LoweringError
 
 _HERE = Path(__file__).parent
+_LIBRARY = "this backend's own kernel at its fixed schedule; no BLAS is linked."
 SCHEDULES = ("static", "dynamic")  # of blocks over threads
 
 
@@ -41,6 +42,8 @@ def headers() -> str:
 def kernels(program: t.TileProgram) -> str:
     """The generated part: a function a kernel, and the entry point.
 
+    Kernels run one after another, each on all threads, in one parallel region: a thread's scratch
+    memory and what lies between kernels are allocated once and kept from call to call.
     prism_run returns 0, or 1 when there is no memory, or 2 for fewer than one thread.
     """
     parts = [
@@ -84,7 +87,15 @@ def _kernel(program: t.TileProgram, index: int, kernel: t.TileKernel) -> list[st
     grid = ", ".join(f"{p}={n}" for p, n in kernel.grid) or "one block"
     loop = f"; loop {kernel.loop.par}={kernel.loop.count}" if kernel.loop else ""
     head = f"static void kernel{index}({', '.join(params)}) {{"
-    return [f"// Grid {grid}{loop}.", head, *indent(body), "}"]
+    notes = [f"// Grid {grid}{loop}."]
+    if kernel.operator is not None:
+        notes.insert(0, f"// Library operator {kernel.operator.value}: {_LIBRARY}")
+    return [*notes, head, *indent(body), "}"]
+
+
+def _floats(kernel: t.TileKernel) -> int:
+    """Floats of a block's buffers."""
+    return sum(_aligned(b.size) for b in kernel.buffers.values())
 
 
 def _aligned(size: int) -> int:
@@ -150,22 +161,24 @@ def _entry(program: t.TileProgram) -> list[str]:
             body.append(f"auto* g_{name} = static_cast<{kind}>({group}[{index}]);")
     body += _temps(program)
     body.append("int failed = 0;")
+    floats = max(_floats(kernel) for kernel in program.kernels)
+    body += [
+        "#pragma omp parallel num_threads(threads) reduction(| : failed)",
+        "{",
+        "  static thread_local prism::Scratch memory;",
+        f"  float* scratch = memory.get({max(floats, 16)});",
+        "  if (!scratch) failed = 1;",
+    ]
     for index, kernel in enumerate(program.kernels):
-        floats = sum(_aligned(b.size) for b in kernel.buffers.values())
         names = [f"g_{tensor}" for tensor, _ in _touched(program, kernel)]
         call = f"kernel{index}({', '.join(['block', *names, 'scratch'])});"
         body += [
-            "#pragma omp parallel num_threads(threads) reduction(| : failed)",
-            "{",
-            "  static thread_local prism::Scratch memory;",
-            f"  float* scratch = memory.get({max(floats, 16)});",
-            "  if (!scratch) failed = 1;",
             f"#pragma omp for schedule({schedule})",
             f"  for (long block = 0; block < {kernel.blocks}; ++block) {{",
             f"    if (scratch) {call}",
             "  }",
-            "}",
         ]
+    body.append("}")
     head = "int prism_run(const void* const* inputs, void* const* outputs, int threads) {"
     return [f'extern "C" {head}', *indent([*body, "return failed;"]), "}"]
 
