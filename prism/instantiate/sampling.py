@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import prod
 
 from prism.instantiate.concrete import Concrete
-from prism.instantiate.distinct import identity, reduced, structure
+from prism.instantiate.distinct import identity, operators, reduced, structure
 from prism.instantiate.space import SCRATCH_BYTES, problem, sizes
 from prism.program import Program
 from prism.sgraph import SGraph
@@ -63,8 +63,10 @@ def sample(
     when it has no more than `count` (and a stratum no more than 100,000 candidates, valid or not).
     """
     families = [_family(name, graph, program, options) for name, graph in graphs]
-    single = [f for f in families if is_single(f.graph)]
-    others = [f for f in families if not is_single(f.graph)]
+    single: list[_Family] = []
+    others: list[_Family] = []
+    for family in families:
+        (single if is_single(family.graph) else others).append(family)
     check = _Check(program, families, scratch_limit)
     most = max(_MAX_DRAWS, 10 * count)
     strata = [
@@ -91,9 +93,10 @@ class _Check:
 
     def __init__(self, program: Program, families: Sequence[_Family], scratch_limit: int):
         self.program, self.scratch_limit = program, scratch_limit
-        self.owner: dict = {}
+        self.alike: dict[Hashable, list[_Family]] = {}  # by operators; most are never looked at
         for family in families:
-            self.owner.setdefault(structure(family.graph), family)
+            self.alike.setdefault(operators(family.graph), []).append(family)
+        self.owners: dict[Hashable, dict[Hashable, _Family]] = {}
         self.seen: set = set()
 
     def valid(
@@ -106,7 +109,8 @@ class _Check:
                 yield family.name, concrete
 
     def _keeps(self, family: _Family, concrete: Concrete) -> bool:
-        if self.owner.get(reduced(family.graph, concrete.sizes), family) is not family:
+        owner = self._owners(family).get(reduced(family.graph, concrete.sizes), family)
+        if owner is not family:
             return False
         key = identity(family.graph, concrete.sizes), tuple(sorted(concrete.options.items()))
         if key in self.seen:
@@ -114,6 +118,14 @@ class _Check:
         self.seen.add(key)
         parts = zip(concrete.bound, family.graph.kernels, concrete.sizes, strict=True)
         return all(problem(p, k, s, self.scratch_limit) is None for p, k, s in parts)
+
+    def _owners(self, family: _Family) -> Mapping[Hashable, _Family]:
+        """By structure, the first of the graphs with the operators of `family`."""
+        same = operators(family.graph)
+        if same not in self.owners:
+            pairs = [(structure(f.graph), f) for f in reversed(self.alike[same])]
+            self.owners[same] = dict(pairs)
+        return self.owners[same]
 
 
 def _family(name: str, graph: SGraph, program: Program, options: Mapping[str, Sequence]) -> _Family:

@@ -21,7 +21,7 @@ _SHORT_AXIS = 64  # longer axes are never cut into tiles of fewer than ...
 _MIN_TILE = 16  # ... this many elements
 
 
-def sizes(program: Program, kernel: Kernel) -> dict[str, list[int]]:
+def sizes(program: Program, kernel: Kernel) -> dict[str, tuple[int, ...]]:
     """Values worth trying for each d_p, ascending; every one leaves no chunk empty.
 
     They come from tile extents 2^k, from 3 * 2^k where that divides the axis, from powers of two
@@ -33,7 +33,7 @@ def sizes(program: Program, kernel: Kernel) -> dict[str, list[int]]:
     for var in kernel.mapping.ones:
         if var.axis in program.sizes:  # else it is a fresh axis, which is whole in every block
             extents[var.par].add(program.size(var.axis))
-    return {par: list(_values(tuple(sorted(found)))) for par, found in extents.items()}
+    return {par: _values(tuple(sorted(found))) for par, found in extents.items()}
 
 
 @lru_cache(maxsize=4096)
