@@ -40,7 +40,7 @@ class Op(Enum):
     SAVE = "save"  # arg: name of the output tensor
     # Parallel operators of the verifier's expressions (paper section 4, Figure 4).
     PART = "part"  # arg: (axis, par)
-    COMB = "comb"  # arg: (axis, par)
+    COMB = "comb"  # arg: (axis, par); an axis that the operand lacks is a fresh one, of extent d_p
     RED = "red"  # arg: ("sum" | "max", par)
     REPL = "repl"  # arg: par
 
@@ -140,6 +140,8 @@ def _axes(op: Op, src: tuple[Node, ...], arg, axes) -> tuple[str, ...]:
                     f"matmul over {arg!r}: the {side} operand has axes {list(node.axes)}"
                 )
         return tuple(a for a in union_axes(src) if a != arg)
+    if op is Op.COMB and arg[0] not in src[0].axes:
+        return (*src[0].axes, arg[0])
     return union_axes(src)
 
 

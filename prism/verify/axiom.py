@@ -8,7 +8,8 @@ Patterns are s-expressions over
     (Bin o s t)     elementwise binary operator, broadcast by axis names
     (Mat s t k)     matmul contracting axis k
     (Fold o t k)    reduction o ("sum" or "max") over axis k
-    (Part t d p) (Comb t d p) (Merge o t p) (Repl t p)   part, comb, red and repl of section 4
+    (Part t d p) (Comb t d p) (Merge o t p) (Repl t p)   part, comb, red and repl of section 4;
+                    comb along an axis that t lacks makes p a new axis, one element a block
 
 A lower-case symbol is a variable: s t u v w for tensors, k d e for axes, p q for parallel
 dimensions, o for an operator name, c for a constant.
@@ -27,7 +28,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Guard:
-    """A side condition: `lacks t k`, `within v t` (v's axes are among t's) or `differ a b`."""
+    """A condition: `lacks t k`, `has t k`, `within v t` (v's axes are among t's), `differ a b`."""
 
     kind: str
     left: str
@@ -37,6 +38,11 @@ class Guard:
 def lacks(tensor: str, axis: str) -> Guard:
     """`tensor` does not have `axis`."""
     return Guard("lacks", tensor, axis)
+
+
+def has(tensor: str, axis: str) -> Guard:
+    """`tensor` has `axis`."""
+    return Guard("has", tensor, axis)
 
 
 def within(inner: str, outer: str) -> Guard:

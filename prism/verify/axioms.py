@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prism.verify.axiom import Axiom, differ, lacks, with_mirrors, within
+from prism.verify.axiom import Axiom, differ, has, lacks, with_mirrors, within
 
 # At d = 1, where part, comb, red and repl are identities: ordinary algebra ------------------------
 
@@ -159,6 +159,27 @@ def _folds() -> Iterator[Axiom]:
         "sum(red(part(t, k, p), p), k) = sum(t, k)",
         "(Fold o (Merge o (Part t k p) p) k)",
         "(Fold o t k)",
+    )
+    yield Axiom(
+        "reduction over a fresh axis",
+        "sum(comb(t, k, p), k) = red(t, p) where t lacks k",
+        "(Fold o (Comb t k p) k)",
+        "(Merge o t p)",
+        (lacks("t", "k"),),
+    )
+    yield Axiom(
+        "reduction of a comb",
+        "sum(comb(t, k, p), k) = red(sum(t, k), p) where t has k",
+        "(Fold o (Comb t k p) k)",
+        "(Merge o (Fold o t k) p)",
+        (has("t", "k"),),
+    )
+    yield Axiom(
+        "reduction and comb commute",
+        "sum(comb(t, d, p), k) = comb(sum(t, k), d, p)",
+        "(Fold o (Comb t d p) k)",
+        "(Comb (Fold o t k) d p)",
+        (differ("d", "k"),),
     )
     yield Axiom(
         "reductions commute",

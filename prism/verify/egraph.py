@@ -30,7 +30,7 @@ _PRELUDE = """
   ((set (axes e) (set-remove (set-union a b) k))) :ruleset analysis)
 (rule ((= e (Fold o t k)) (= a (axes t))) ((set (axes e) (set-remove a k))) :ruleset analysis)
 (rule ((= e (Part t d p)) (= a (axes t))) ((set (axes e) a)) :ruleset analysis)
-(rule ((= e (Comb t d p)) (= a (axes t))) ((set (axes e) a)) :ruleset analysis)
+(rule ((= e (Comb t d p)) (= a (axes t))) ((set (axes e) (set-insert a d))) :ruleset analysis)
 (rule ((= e (Merge o t p)) (= a (axes t))) ((set (axes e) a)) :ruleset analysis)
 (rule ((= e (Repl t p)) (= a (axes t))) ((set (axes e) a)) :ruleset analysis)
 (relation node (i64 String String String i64 i64))
@@ -74,6 +74,8 @@ def _guard(guard: Guard) -> str:
     match guard.kind:
         case "lacks":
             return f"(= axes_{a} (axes {a})) (set-not-contains axes_{a} {b})"
+        case "has":
+            return f"(= axes_{a} (axes {a})) (set-contains axes_{a} {b})"
         case "within":
             return (
                 f"(= axes_{a} (axes {a})) (= axes_{b} (axes {b})) "
@@ -97,13 +99,16 @@ def rule_text(axiom: Axiom, ruleset: str) -> str:
 
 
 def encoded(node: Node) -> tuple[str, ...]:
-    """One node as its constructor and the constructor's texts, without its sources."""
+    """One node as its constructor and the constructor's texts, without its sources.
+
+    An input is known by its name and its axes.
+    """
     op, arg = node.op, node.arg
     if op not in LEGAL["expression"]:
         raise PrismError(f"expression: operator {op.value} is not legal here")
     match op:
         case Op.INPUT:
-            return ("In", arg)
+            return ("In", f"{arg}|{','.join(node.axes)}")
         case Op.SCALE:
             return ("Scale", arg)
         case Op.MATMUL:
@@ -123,13 +128,17 @@ def encoded(node: Node) -> tuple[str, ...]:
     return ("Fold", op.value, arg)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Limits:
-    """When to stop saturating. A hit is never "not equal": the verdict is UNKNOWN."""
+    """When to stop saturating. A hit is never "not equal": the verdict is UNKNOWN.
+
+    `nodes` are e-nodes; `memory_mib` is what the e-graph may take, in MiB.
+    """
 
     iterations: int = 40
-    nodes: int = 200_000
+    nodes: int = 400_000
     seconds: float = 10.0
+    memory_mib: float = 2048.0
 
 
 @dataclass
@@ -140,6 +149,8 @@ class Saturation:
     iterations: int
     seconds: float
     matches: dict[str, int] = field(default_factory=dict)
+    rule_seconds: dict[str, float] = field(default_factory=dict)
+    peak_mib: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -183,7 +194,7 @@ class Session:
             if node.op is Op.INPUT:
                 axes = " ".join(map(_quote, node.axes))
                 value = f"(set-of {axes})" if axes else "(set-empty)"
-                self._run(f"(set (axes (In {_quote(node.arg)})) {value})")
+                self._run(f"(set (axes (In {_quote(first)})) {value})")
         self._load("node", rows)
         self._run("(run-schedule (saturate (run build)))")
 
@@ -202,7 +213,7 @@ class Session:
     def saturate(self, limits: Limits) -> Saturation:
         """Runs all rulesets to a fixed point or a limit."""
         start = time.perf_counter()
-        matches: dict[str, int] = {}
+        found = Saturation("iteration limit", limits.iterations, 0.0)
         rules = " ".join(f"(run {name})" for name in self._rulesets)
         schedule = (
             f"(run-schedule (seq (saturate (run analysis)) {rules} (saturate (run analysis))))"
@@ -210,16 +221,22 @@ class Session:
         for iteration in range(limits.iterations):
             report = self._run(schedule)[0].report
             for rule, count in report.num_matches_per_rule.items():
-                matches[rule] = matches.get(rule, 0) + count
-            elapsed = time.perf_counter() - start
+                found.matches[rule] = found.matches.get(rule, 0) + count
+            for rule, spent in report.search_and_apply_time_per_rule.items():
+                seconds = spent.total_seconds()
+                found.rule_seconds[rule] = found.rule_seconds.get(rule, 0.0) + seconds
+            found.seconds = time.perf_counter() - start
             if not report.updated:
-                return Saturation("saturated", iteration, elapsed, matches)
-            if elapsed > limits.seconds:
-                return Saturation("time limit", iteration, elapsed, matches)
-            if self.size() > limits.nodes:
-                return Saturation("e-node limit", iteration, elapsed, matches)
-        elapsed = time.perf_counter() - start
-        return Saturation("iteration limit", limits.iterations, elapsed, matches)
+                found.ended = "saturated"
+            elif found.seconds > limits.seconds:
+                found.ended = "time limit"
+            elif self.size() > limits.nodes:
+                found.ended = "e-node limit"
+            else:
+                continue
+            found.iterations = iteration
+            break
+        return found
 
     def size(self) -> int:
         """Number of e-nodes."""
@@ -250,7 +267,7 @@ class Session:
                 values = row.inputs
                 match name:
                     case "In":
-                        node = ENode(Op.INPUT, (), text(values[0]))
+                        node = ENode(Op.INPUT, (), text(values[0]).rpartition("|")[0])
                     case "Un":
                         op, _, arg = text(values[0]).partition(":")
                         node = ENode(Op(op), (class_of(values[1]),), arg or None)

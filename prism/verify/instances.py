@@ -101,6 +101,8 @@ def layout(node: Node) -> Layout:
         if par in pars:
             raise IllTyped(f"{node.op.value}: already parallel along {par}")
         if node.op is Op.PART:
+            if any(s.startswith("new/") for s in splits[node.arg[0]]):
+                raise IllTyped("part: a fresh axis is never partitioned")
             splits = splits | {node.arg[0]: (*splits[node.arg[0]], par)}
         return pars | {par}, splits
     if node.op in (Op.COMB, Op.RED):
@@ -108,9 +110,7 @@ def layout(node: Node) -> Layout:
         if par not in pars:
             raise IllTyped(f"{node.op.value}: not parallel along {par}")
         if node.op is Op.COMB:
-            before = splits[name]  # combining along an axis that was not split makes it longer
-            after = before[:-1] if before[-1:] == (par,) else (*before, f"1/{par}")
-            splits = splits | {name: after}
+            splits = splits | {name: _combined(splits.get(name), par)}
         return pars - {par}, splits
     merged: dict[str, tuple[str, ...]] = {}
     for other, axes in sources:
@@ -120,6 +120,15 @@ def layout(node: Node) -> Layout:
             if merged.setdefault(axis, split) != split:
                 raise IllTyped(f"{node.op.value}: operands split {axis} differently")
     return pars, {axis: merged[axis] for axis in node.axes}
+
+
+def _combined(split: tuple[str, ...] | None, par: str) -> tuple[str, ...]:
+    """How an axis is split after combining it along `par`."""
+    if split is None:
+        return (f"new/{par}",)  # a fresh axis, of extent d_p
+    if split[-1:] == (par,):
+        return split[:-1]
+    return (*split, f"1/{par}")  # an axis that was not split gets longer
 
 
 def _assignment(rng: random.Random) -> dict[str, object]:
@@ -154,6 +163,8 @@ def _holds(guard: Guard, names: dict[str, object]) -> bool:
     match guard.kind:
         case "lacks":
             return right not in left.axes
+        case "has":
+            return right in left.axes
         case "within":
             return set(left.axes) <= set(right.axes)
     return left != right
@@ -186,7 +197,7 @@ def _build(pattern: Pattern, names: dict[str, object]) -> Node:
             return Node(Op(text(o)), (_build(t, names),), text(k))
         case "Part" | "Comb", [t, d, p]:
             source = _build(t, names)
-            if text(d) not in source.axes:
+            if head == "Part" and text(d) not in source.axes:
                 raise ValueError(d)
             op = Op.PART if head == "Part" else Op.COMB
             return Node(op, (source,), (text(d), text(p)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping as MappingT
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from prism.program.numeric import Named, aligned
 from prism.program.program import Program
 from prism.sgraph.graph import SGraph
 from prism.verify.axioms import ALGEBRA, PARALLEL
-from prism.verify.egraph import Limits, Saturation, Session
+from prism.verify.egraph import ENode, Limits, Saturation, Session
 from prism.verify.semantics import Interpreter, ShapeError
 from prism.verify.verdict import Outcome, Verdict
 
@@ -89,33 +90,60 @@ class Proofs:
     saturation: Saturation
     nodes: int
 
+    @property
+    def rule_seconds(self) -> dict[str, float]:
+        """Seconds that each rule took to search and apply."""
+        return self.saturation.rule_seconds
 
-def prove(
-    program: Program,
-    candidates: Sequence[dict[str, Node]],
-    limits: Limits | None = None,
-) -> Proofs:
-    """PROVED or UNKNOWN for each candidate, all of them in one e-graph (shared parts prove once).
+    @property
+    def peak_mib(self) -> float:
+        """Peak memory of the process that ran the e-graph, in MiB."""
+        return self.saturation.peak_mib
 
-    A candidate is proved when every output of the program equals its expression.
+
+Goal = Sequence[tuple[Node, Node]]
+
+
+def prove_all(goals: Sequence[Goal], limits: Limits | None = None) -> Proofs:
+    """PROVED or UNKNOWN for each goal, all of them in one e-graph (shared parts prove once).
+
+    A goal is a sequence of pairs (expression, specification); it is proved when the members of
+    every pair are equal.
     """
     session = Session({"algebra": ALGEBRA, "parallel": PARALLEL})
-    outputs = dict(program.outputs)
-    names = list(outputs)
-    session.goals(
-        (i * len(names) + j, candidate[name], outputs[name])
-        for i, candidate in enumerate(candidates)
-        for j, name in enumerate(names)
-    )
+    pairs = {pair: None for goal in goals for pair in goal}
+    numbers = {pair: n for n, pair in enumerate(pairs)}
+    session.goals((n, a, b) for (a, b), n in numbers.items())
     saturation = session.saturate(limits or Limits())
     proved = session.proved()
     verdicts = []
-    for i in range(len(candidates)):
-        open_goals = [n for j, n in enumerate(names) if i * len(names) + j not in proved]
-        if not open_goals:
+    for goal in goals:
+        gaps = [n for n, pair in enumerate(goal) if numbers[pair] not in proved]
+        if not gaps:
             verdicts.append(Verdict(Outcome.PROVED, "e-graph"))
         elif saturation.ended == "saturated":
-            verdicts.append(Verdict(Outcome.UNKNOWN, f"axiom gap at output {open_goals[0]}"))
+            verdicts.append(Verdict(Outcome.UNKNOWN, f"axiom gap at pair {gaps[0]}"))
         else:
             verdicts.append(Verdict(Outcome.UNKNOWN, saturation.ended))
     return Proofs(verdicts, saturation, session.size())
+
+
+def prove(
+    program: Program,
+    candidates: Sequence[MappingT[str, Node]],
+    limits: Limits | None = None,
+) -> Proofs:
+    """`prove_all` for graphs of `program`: every output must equal its expression."""
+    return prove_all(
+        [[(found[name], node) for name, node in program.outputs] for found in candidates], limits
+    )
+
+
+def saturated_table(
+    roots: Sequence[Node], limits: Limits | None = None
+) -> tuple[dict[int, list[ENode]], list[int], Saturation]:
+    """The e-graph of `roots` under ordinary algebra: its e-classes, and those of the roots."""
+    session = Session({"algebra": ALGEBRA})
+    session.insert(roots)
+    saturation = session.saturate(limits or Limits())
+    return *session.table(roots), saturation

@@ -88,6 +88,8 @@ def _part(t: Named, arg, pars) -> Named:
 def _comb(t: Named, arg, pars) -> Named:
     axis, par = arg
     source = t.axes.index(f"@{par}")
+    if axis not in t.axes:  # a fresh axis: one element a block
+        return Named(t.array, (*t.axes[:source], axis, *t.axes[source + 1 :]))
     array = np.moveaxis(t.array, source, 0)
     axes = t.axes[:source] + t.axes[source + 1 :]
     where = axes.index(axis)
