@@ -1,5 +1,7 @@
-"""The symbolic search: members of the e-class, accumulator placements, mappings, verdicts."""
+"""The symbolic search (paper section 3)."""
 
-from prism.search.search import Bounds, Found, SearchResult, search
+from prism.search.bounds import Bounds
+from prism.search.result import SearchResult
+from prism.search.search import search
 
-__all__ = ["Bounds", "Found", "SearchResult", "search"]
+__all__ = ["Bounds", "SearchResult", "search"]

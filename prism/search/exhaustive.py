@@ -23,8 +23,8 @@ from prism.search.mappings import assignments
 from prism.search.placements import without_accumulators
 from prism.sgraph.constraints import walk
 from prism.sgraph.graph import LOOP_DIM, BlockGraph, after_loop
-from prism.verify.axioms import ALGEBRA
-from prism.verify.egraph import Limits, Session
+from prism.verify.egraph import Limits
+from prism.verify.prove import saturated_table
 
 State = frozenset[Node]
 
@@ -33,11 +33,8 @@ class Expressions:
     """Membership in the program's e-graph at d = 1, as a dictionary (section 3.3)."""
 
     def __init__(self, program: Program, limits: Limits):
-        session = Session({"algebra": ALGEBRA})
-        roots = [node for _, node in program.outputs]
-        session.insert(roots)
-        session.saturate(limits)
-        classes, self.roots = session.table(roots)
+        roots = tuple(node for _, node in program.outputs)
+        classes, self.roots, self.saturation = saturated_table(roots, limits)
         self._class = {
             (node.op, node.src, node.arg): number
             for number, nodes in classes.items()
@@ -69,6 +66,7 @@ def block_graphs(
     expressions = Expressions(program, limits)
     loaders = [Node(Op.LOAD, arg=n.arg, axes=n.axes) for n in program.inputs.values()]
     constants = {(n.op, n.arg) for n in program.nodes if n.op in WITH_CONSTANT}
+    maximum = any(n.op is Op.MAX for n in program.nodes)
     found: set[BlockGraph] = set()
     start: State = frozenset(loaders)
     seen, stack = {start}, [start]
@@ -78,7 +76,7 @@ def block_graphs(
         found.update(_finished(state, program, expressions))
         used = sum(n.op not in (Op.LOAD, Op.ACCUM) for n in state)
         computed = {expressions.of(n) for n in state if n.op is not Op.ACCUM}
-        for node in _candidates(state, program, constants):
+        for node in _candidates(state, constants, maximum):
             larger = state | {node}
             if node in state or larger in seen:
                 continue
@@ -93,7 +91,7 @@ def block_graphs(
     return found
 
 
-def _candidates(state: State, program: Program, constants: set[tuple[Op, str]]) -> Iterator[Node]:
+def _candidates(state: State, constants: set[tuple[Op, str]], maximum: bool) -> Iterator[Node]:
     """Every operator of the language on every operand there is."""
     accumulated = {n.src[0] for n in state if n.op is Op.ACCUM}
     after = after_loop(topological(state))
@@ -106,7 +104,7 @@ def _candidates(state: State, program: Program, constants: set[tuple[Op, str]]) 
             yield Node(op, (node,), axis)
         if node not in after and node not in accumulated:
             yield Node(Op.ACCUM, (node,), "sum")
-            if any(n.op is Op.MAX for n in topological([node])):
+            if maximum:
                 yield Node(Op.ACCUM, (node,), "max")
             if node.op is not Op.LOAD:
                 for axis in node.axes:

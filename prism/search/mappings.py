@@ -18,15 +18,12 @@ Choice = frozenset[tuple[str, str]]  # (tensor, axis) pairs that one parallel di
 
 
 def grid_choices(block: BlockGraph) -> list[Choice]:
-    """What one grid dimension may partition in `block`.
+    """What one grid dimension may partition in `block`, as far as shapes go.
 
-    An active grid dimension partitions exactly one axis of every output: with none it would be
-    idle, and equation (1) forbids two. Accumulators change nothing here, so the choices of a
-    member's loop-free block hold for all its placements.
+    Accumulators change nothing here, so the choices of a loop-free block hold for all placements.
     """
     par = GRID_DIMS[0]
-    found = assignments(constraints(replace(block, grid=(par,))), par)
-    return [c for c in found if all(any(t == s.arg for t, _ in c) for s in block.savers)]
+    return list(assignments(constraints(replace(block, grid=(par,))), par))
 
 
 def loop_choices(block: BlockGraph) -> list[Choice]:

@@ -7,43 +7,25 @@ class of the program's e-graph. Enumerating those members builds no partial grap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 
 from prism.program.node import Node, Op, topological
-from prism.program.program import Program
-from prism.verify.axioms import ALGEBRA
-from prism.verify.egraph import ENode, Limits, Saturation, Session
+from prism.verify.egraph import ENode
 
 
-def members(
-    program: Program, operators: int, limits: Limits, check: Callable[[], None] = lambda: None
-) -> tuple[list[tuple[Node, ...]], Saturation]:
-    """Graphs (roots in output order, INPUT leaves) of at most `operators` operators.
-
-    Each e-class is computed once in a graph: computing one value in two ways is never useful.
-    The program's own graph is left out, the rest is sorted, fewest operators first. `check` is
-    called often and may raise.
-    """
-    session = Session({"algebra": ALGEBRA})
-    roots = tuple(node for _, node in program.outputs)
-    session.insert(roots)
-    saturation = session.saturate(limits)
-    classes, root_ids = session.table(roots)
-    found = {roots: None}
-    for graph in _graphs(classes, root_ids, program.inputs, operators):
-        check()
-        found[graph] = None
-    del found[roots]
-    return sorted(found, key=lambda g: (_count(g), str(g))), saturation
-
-
-def _count(roots: tuple[Node, ...]) -> int:
+def operators(roots: tuple[Node, ...]) -> int:
+    """Number of operators that compute `roots`."""
     return sum(node.op is not Op.INPUT for node in topological(roots))
 
 
-def _graphs(
-    classes: dict[int, list[ENode]], roots: list[int], inputs: dict[str, Node], bound: int
+def members(
+    classes: dict[int, list[ENode]], roots: list[int], inputs: Mapping[str, Node], bound: int
 ) -> Iterator[tuple[Node, ...]]:
+    """Graphs (roots in output order, INPUT leaves) of at most `bound` operators, in no order.
+
+    `classes` is a saturated e-graph as tables, `roots` the e-classes of the outputs. Each e-class
+    is computed once in a graph: computing one value in two ways is never useful.
+    """
     chosen: dict[int, ENode] = {}
 
     def reaches(start: int, goal: int) -> bool:
@@ -76,7 +58,9 @@ def _graphs(
     yield from choose(tuple(roots), 0)
 
 
-def _build(chosen: dict[int, ENode], roots: list[int], inputs: dict[str, Node]) -> tuple[Node, ...]:
+def _build(
+    chosen: dict[int, ENode], roots: list[int], inputs: Mapping[str, Node]
+) -> tuple[Node, ...]:
     built: dict[int, Node] = {}
 
     def node(current: int) -> Node:

@@ -1,4 +1,4 @@
-"""Where accumulators stand: every block graph that computes a given member in one kernel.
+"""Where accumulators may stand, by shapes alone: the reference for `kernels.Loops`.
 
 A cut divides the operators that depend on the loop into those inside it and those after it; each
 value that crosses the cut is accumulated, by concatenation along an axis that the loop partitions
@@ -9,27 +9,35 @@ kept once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from itertools import product
 
 from prism.program.node import Node, Op, topological
-from prism.sgraph.graph import LOOP_DIM, BlockGraph
+from prism.sgraph.family import block_graph
+from prism.sgraph.graph import BlockGraph
 
 Split = dict[Node, str | None]  # nodes inside the loop: the axis it partitions, if any is left
 
 
 def placements(
-    roots: tuple[Node, ...], outputs: tuple[str, ...], check: Callable[[], None] = lambda: None
+    roots: tuple[Node, ...],
+    outputs: tuple[str, ...],
+    check: Callable[[], None] = lambda: None,
+    whole: Container[str] = (),
+    maximum: bool | None = None,
 ) -> Iterator[BlockGraph]:
     """Block graphs for one member, without grid dimensions: they come with the mapping.
 
-    The first has no loop. `outputs` names the roots; `check` is called often and may raise.
+    The first has no loop. `outputs` names the roots; `check` is called often and may raise; axes in
+    `whole` are not partitioned. `maximum`: whether there are max accumulators; by default if there
+    is a maximum.
     """
     yield loop_free(roots, outputs)
     found: set[BlockGraph] = set()
     nodes = topological(roots)
     inputs = [n for n in nodes if n.op is Op.INPUT]
-    for axes in product(*((None, *n.axes) for n in inputs)):
+    maximum = any(n.op is Op.MAX for n in nodes) if maximum is None else maximum
+    for axes in product(*((None, *(a for a in n.axes if a not in whole)) for n in inputs)):
         looped: Split = {n: a for n, a in zip(inputs, axes, strict=True) if a is not None}
         if not looped:
             continue
@@ -37,11 +45,11 @@ def placements(
         for inside in _cuts(varying, looped):
             check()
             crossing = _crossing(nodes, roots, inside)
-            for kinds in product(*(_kinds(node, inside) for node in crossing)):
+            for kinds in product(*(_kinds(node, inside, maximum) for node in crossing)):
                 chosen = dict(zip(crossing, kinds, strict=True))
                 if not _whole(nodes, roots, inside, chosen):
                     continue
-                block = _block(roots, outputs, inside, chosen, LOOP_DIM)
+                block = block_graph(roots, outputs, inside, chosen)
                 if block not in found:
                     found.add(block)
                     yield block
@@ -49,7 +57,7 @@ def placements(
 
 def loop_free(roots: tuple[Node, ...], outputs: tuple[str, ...]) -> BlockGraph:
     """The member as a block graph without a loop."""
-    return _block(roots, outputs, {}, {}, None)
+    return block_graph(roots, outputs, {}, {})
 
 
 def _varying(nodes: list[Node], looped: Split) -> list[Node]:
@@ -95,12 +103,12 @@ def _crossing(nodes: list[Node], roots: tuple[Node, ...], inside: Split) -> list
     return [n for n in nodes if n in inside and n in read]
 
 
-def _kinds(node: Node, inside: Split) -> list[str]:
+def _kinds(node: Node, inside: Split, maximum: bool) -> list[str]:
     """Accumulator kinds that the sizes allow; whether they are right is for the proof."""
     kinds = ["sum"]
     if inside[node] and node.op is not Op.INPUT:  # an input whole is loaded whole
         kinds.insert(0, f"concat:{inside[node]}")
-    if any(n.op is Op.MAX and n in inside for n in topological([node])):
+    if maximum:
         kinds.append("max")
     return kinds
 
@@ -122,30 +130,6 @@ def _whole(
             return False
         after[node] = next(iter(axes), None)
     return not any(after.get(root) for root in roots)
-
-
-def _block(
-    roots: tuple[Node, ...],
-    outputs: tuple[str, ...],
-    inside: Split,
-    kinds: dict[Node, str],
-    loop: str | None,
-) -> BlockGraph:
-    """The block graph: readers inside the loop take a value itself, others its accumulator."""
-    plain: dict[Node, Node] = {}
-    after: dict[Node, Node] = {}
-    for node in topological(roots):
-        if node.op is Op.INPUT:
-            plain[node] = Node(Op.LOAD, arg=node.arg, axes=node.axes)
-        else:
-            values = plain if node in inside else after
-            plain[node] = Node(node.op, [values[s] for s in node.src], node.arg)
-        kind = kinds.get(node)
-        after[node] = Node(Op.ACCUM, (plain[node],), kind) if kind else plain[node]
-    savers = [
-        Node(Op.SAVE, (after[root],), name) for root, name in zip(roots, outputs, strict=True)
-    ]
-    return BlockGraph((), loop, tuple(savers))
 
 
 def without_accumulators(block: BlockGraph) -> BlockGraph:

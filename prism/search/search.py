@@ -1,297 +1,330 @@
-"""The symbolic search: generate, map, refute, prove (paper sections 3 and 4)."""
+"""The symbolic search: generate, map, refute, prove (paper sections 3 and 4).
+
+Members of the program's e-class are cut into kernels; equal kernels of different cuts are one
+function, whose mappings are found once. What is proved are lemmas about operators and one parallel
+dimension (`actions`), that every member equals the program, and nothing else: a graph of kernels
+that are right computes its member, kernel by kernel.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
+import resource
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain, count
 
 from prism.errors import PrismError
-from prism.program.node import Node, Op
+from prism.program.node import Node, Op, topological
 from prism.program.program import Program
-from prism.program.serial import program_to_json
-from prism.search.exhaustive import block_graphs, by_operators
-from prism.search.mappings import Choice, combine, grid_choices, loop_choices, variables
-from prism.search.members import members
-from prism.search.placements import loop_free, placements, without_accumulators
-from prism.sgraph.graph import GRID_DIMS, BlockGraph, Kernel, Mapping, SGraph
-from prism.verify.egraph import Limits, Saturation
-from prism.verify.encode import encode_kernel
-from prism.verify.prove import Refuter, prove
-from prism.verify.verdict import Verdict
+from prism.search.actions import Transitions
+from prism.search.bounds import GENERATORS, Bounds
+from prism.search.cuts import Cut, Function, Part, cuts, function
+from prism.search.kernels import GridChoice, Loops, Merges, grid_choices, grids
+from prism.search.members import members, operators
+from prism.search.result import Gap, SearchResult
+from prism.sgraph.family import NO_LOOP, KernelFamily, Loop, Piece, Space, Step
+from prism.verify.egraph import Limits
+from prism.verify.prove import prove_all, saturated_table
+from prism.verify.verdict import Outcome, Verdict
 
-GENERATORS = ("guided", "exhaustive")
+
+class OutOfBudget(Exception):
+    """Time or memory is spent; what was found so far is the result."""
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """The space that is searched, and the budget.
+class Plan:
+    """One kernel graph of a member before its kernels are mapped.
 
-    `generator` is "guided" (from the e-class down) or "exhaustive" (the paper's, from the loaders
-    up): they explore the same space, the second for reference and in small spaces only.
-    `extra_operators` is how many operators a graph may have beyond the program's own (loaders,
-    accumulators and savers are not counted); `grid` the most grid dimensions; `seconds` the time
-    after which the search returns what it has; `nodes` the e-nodes of one e-graph.
+    With `merges`, part `first` leaves these of its results in parts for the next generated one.
     """
 
-    generator: str = "guided"
-    extra_operators: int = 1
-    grid: int = 3
-    loop: bool = True
-    seconds: float = 60.0
-    nodes: int = 400_000
-    batch: int = 2048
-    seed: int = 0
+    member: tuple[Node, ...]
+    parts: Cut
+    functions: tuple[Function, ...]
+    merges: Merges = ()
+    first: int = -1
 
 
-@dataclass(frozen=True)
-class Found:
-    """One graph of the result with its verdict (PROVED or UNKNOWN)."""
+class Search:
+    """The guided search of one program in one piece. Raises nothing for a spent budget."""
 
-    graph: SGraph
-    verdict: Verdict
-
-    @property
-    def id(self) -> str:
-        """A digest of operators and mapping: the paper's notion of a unique graph."""
-        text = json.dumps(self.graph.to_json(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:10]
-
-
-@dataclass
-class SearchResult:
-    """Everything a search found, with seconds and counts per stage, and causes of rejection."""
-
-    program: Program
-    bounds: Bounds
-    found: list[Found] = field(default_factory=list)
-    seconds: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("generate", "map", "refute", "prove"), 0.0)
-    )
-    candidates: dict[str, dict[str, int]] = field(
-        default_factory=lambda: {
-            stage: {"in": 0, "out": 0} for stage in ("generate", "map", "refute", "prove")
-        }
-    )
-    rejected: Counter = field(default_factory=Counter)
-    ended: str = "exhausted"
-    total: float = 0.0
-    saturations: list[Saturation] = field(default_factory=list)
-
-    @property
-    def proved(self) -> list[Found]:
-        """The graphs that may be used."""
-        return [f for f in self.found if f.verdict.proved]
-
-    def to_json(self) -> dict:
-        """Plain data; `SGraph.from_json` reads each graph back."""
-        matches: Counter = Counter()
-        for saturation in self.saturations:
-            matches.update(saturation.matches)
-        return {
-            "workload": self.program.name,
-            "program": program_to_json(self.program),
-            "bounds": vars(self.bounds),
-            "ended": self.ended,
-            "seconds": {**self.seconds, "total": self.total},
-            "candidates": self.candidates,
-            "rejected": {cause: n for cause, n in self.rejected.items() if n},
-            "rule_matches": {name: n for name, n in matches.most_common() if n},
-            "graphs": [
-                {
-                    "id": f.id,
-                    "verdict": f.verdict.outcome.value,
-                    "reason": f.verdict.reason,
-                    "kernels": len(f.graph.kernels),
-                    "operators": f.graph.operators,
-                    "graph": f.graph.to_json(),
-                }
-                for f in self.found
-            ],
-        }
-
-
-class _OutOfTime(Exception):
-    pass
-
-
-class _Search:
-    def __init__(self, program: Program, bounds: Bounds, progress: Callable[[str, int], None]):
-        self.program, self.bounds, self.progress = program, bounds, progress
+    def __init__(
+        self, program: Program, bounds: Bounds, progress: Callable[[str, int], None] | None = None
+    ):
+        self.program, self.bounds = program, bounds
+        self.progress = progress or (lambda _stage, _count: None)
         self.result = SearchResult(program, bounds)
-        self.outputs = tuple(name for name, _ in program.outputs)
         self.rejected = self.result.rejected
+        self.roots = tuple(node for _, node in program.outputs)
+        self.outputs = tuple(name for name, _ in program.outputs)
+        self.fresh = unique("split", program.sizes)
+        maximum = any(n.op is Op.MAX for n in program.nodes)
+        self.found = Transitions(frozenset({self.fresh}), maximum)
+        self.choices: dict[tuple[Node, ...], list[GridChoice]] = {}
+        self.loops: dict[tuple[Node, ...], tuple[Loop, ...]] = {}
         self.start = time.perf_counter()
-        self.refuter = Refuter(program, bounds.seed)
-        self.pending: list[tuple[SGraph, dict[str, Node]]] = []
+        self.deadline = bounds.seconds
 
-    def clock(self, stage: str, since: float) -> float:
-        now = time.perf_counter()
-        self.result.seconds[stage] += now - since
-        self.check()
-        return now
+    # Budget -------------------------------------------------------------------------------
+
+    @contextmanager
+    def stage(self, name: str, share: float) -> Iterator[None]:
+        """Counts the seconds of a stage, which ends when `share` of the whole time is spent."""
+        since = time.perf_counter()
+        self.deadline = share * self.bounds.seconds
+        try:
+            yield
+        except OutOfBudget as spent:
+            self.result.ended = str(spent)
+        except KeyboardInterrupt:
+            self.result.ended = "interrupted"
+        finally:
+            self.result.seconds[name] += time.perf_counter() - since
 
     def check(self) -> None:
-        """Raises _OutOfTime when the budget is spent, though not before there is any graph."""
-        spent = time.perf_counter() - self.start > self.bounds.seconds
-        if spent and (self.pending or self.result.found):
-            raise _OutOfTime
-
-    def run(self) -> SearchResult:
-        result = self.result
-        try:
-            for family in self.families():
-                self.family(family)
-        except _OutOfTime:
-            result.ended = f"time limit of {self.bounds.seconds:g} s"
-        except KeyboardInterrupt:
-            result.ended = "interrupted"
-        self.prove_pending()
-        result.found.sort(key=lambda f: (f.graph.operators, len(f.graph.kernels[0].block.nodes)))
-        result.total = time.perf_counter() - self.start
-        return result
-
-    def families(self) -> Iterator[Iterable[BlockGraph]]:
-        """Block graphs as they are generated, those that differ in accumulators only together."""
-        since = time.perf_counter()
-        own = sum(n.op is not Op.INPUT for n in self.program.nodes)
-        bound, limits = own + self.bounds.extra_operators, self.limits()
-        own_roots = tuple(node for _, node in self.program.outputs)
-        if self.bounds.generator == "exhaustive":
-            source = loop_free(own_roots, self.outputs)
-            yield [source]  # whatever the budget, the program itself is in the result
-            found = block_graphs(self.program, bound, limits, self.check) - {source}
-            self.clock("generate", since)
-            yield from by_operators(found).values()
-            return
-        yield placements(own_roots, self.outputs, self.check)
-        since = time.perf_counter()
-        found, saturation = members(self.program, bound, limits, self.check)
-        self.result.saturations.append(saturation)
-        if saturation.ended != "saturated":
-            self.result.ended = f"members: {saturation.ended}"
-        self.clock("generate", since)
-        for roots in found:
-            yield placements(roots, self.outputs, self.check)
+        """Raises OutOfBudget when the stage's time or the memory is spent."""
+        if time.perf_counter() - self.start > self.deadline:
+            raise OutOfBudget(f"time limit of {self.bounds.seconds:g} s")
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        if used > self.bounds.memory:
+            raise OutOfBudget(f"memory limit of {self.bounds.memory} MiB")
 
     def limits(self) -> Limits:
         """What is left of the budget for one e-graph, a second at least."""
         left = self.bounds.seconds - (time.perf_counter() - self.start)
         return Limits(nodes=self.bounds.nodes, seconds=max(1.0, left))
 
-    def family(self, blocks: Iterable[BlockGraph]) -> None:
-        """All mappings of block graphs that differ in their accumulators only."""
-        grids: list[tuple[Choice, ...]] | None = None
-        since = time.perf_counter()
-        self.count("generate", 1, 0)
-        for block in blocks:
-            if block.loop and not self.bounds.loop:
-                break  # the loop-free one comes first
-            self.count("generate", 0, 1)
-            since = self.clock("generate", since)
-            if grids is None:
-                grids, correct = self.grids(without_accumulators(block))
-            self.block(block, len(grids), correct)
-            since = time.perf_counter()
-        self.clock("generate", since)
+    # Stages -------------------------------------------------------------------------------
 
-    def grids(self, flat: BlockGraph) -> tuple[list[tuple[Choice, ...]], list[tuple[Choice, ...]]]:
-        """All grid mappings of a block graph, and those of which each dimension alone is right."""
-        since = time.perf_counter()
-        choices = grid_choices(flat)
-        grids = list(combine(choices, self.bounds.grid))
-        since = self.clock("map", since)
-        self.refuter.forget()
-        alone = {c for c in choices if self.agrees(flat, (c,), frozenset())}
-        self.clock("refute", since)
-        return grids, [grid for grid in grids if alone.issuperset(grid)]
+    def run(self) -> SearchResult:
+        """The search, and its result."""
+        result = self.result
+        plans = [self.whole()]  # whatever the budget, the program itself is in the result
+        found: list[tuple[Node, ...]] = []
+        with self.stage("generate", 0.25):
+            self.members(found)
+        found.sort(key=lambda member: (operators(member), str(member)))
+        with self.stage("generate", 0.5):
+            self.plan([self.roots, *found], plans)
+        distinct = {f.roots for plan in plans for f in plan.functions}
+        result.count("generate", len(plans), len(distinct))
+        with self.stage("map", 0.6):
+            self.found.add(
+                topological(r for plan in plans for f in plan.functions for r in f.roots)
+            )
+            if self.bounds.split and self.bounds.generated > 1:
+                self.add_splits(plans)
+        self.show(plans)
+        with self.stage("map", 0.95):
+            self.map(plans)
+        result.space = Space((self.assemble(plans),))
+        result.total = time.perf_counter() - self.start
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        result.peak_mib = max(result.peak_mib, own)
+        self.progress("graphs", result.space.count)
+        return result
 
-    def block(self, block: BlockGraph, grids: int, correct: list[tuple[Choice, ...]]) -> None:
-        """All mappings of one block graph: of its `grids` grid mappings, those still standing."""
-        since = time.perf_counter()
-        loops = loop_choices(block)
-        self.count("map", 1, len(loops) * grids)
-        if not loops:
-            self.rejected["shapes: no mapping satisfies the constraints"] += 1
-        since = self.clock("map", since)
-        self.count("refute", len(loops) * grids, 0)
-        for loop in loops:
-            if block.loop and not self.agrees(block, (), loop):
-                self.rejected["refuted: wrong with the loop alone"] += grids
+    def whole(self) -> Plan:
+        """The program in one kernel."""
+        nodes = frozenset(n for n in self.program.nodes if n.op is not Op.INPUT)
+        part = Part(nodes, tuple(n for n in self.program.nodes if n in self.roots), False)
+        return Plan(self.roots, (part,), (function(part),))
+
+    def members(self, found: list[tuple[Node, ...]]) -> None:
+        """What equals the program by algebra and has few enough operators."""
+        bound = operators(self.roots) + self.bounds.extra_operators
+        classes, roots, saturation = saturated_table(self.roots, self.limits())
+        self.result.rule_costs(saturation.matches, {})
+        if saturation.ended != "saturated":
+            self.result.ended = f"members: {saturation.ended}"
+        for member in members(classes, roots, self.program.inputs, bound):
+            self.check()
+            if member != self.roots:
+                found.append(member)
+
+    def plan(self, members: Sequence[tuple[Node, ...]], plans: list[Plan]) -> None:
+        """Every cut of every member."""
+        bounds, known = self.bounds, {(self.roots, plans[0].parts)}
+        library = frozenset(map(Op, bounds.library))
+        for roots in members:
+            for cut in cuts(roots, library, bounds.kernels, bounds.generated, self.check):
+                if (roots, cut) not in known:
+                    known.add((roots, cut))
+                    plans.append(Plan(roots, cut, tuple(map(function, cut))))
+
+    def add_splits(self, plans: list[Plan]) -> None:
+        """Kernel graphs whose first generated kernel leaves partial results for the second."""
+        for plan in list(plans):
+            generated = [i for i, part in enumerate(plan.parts) if not part.library]
+            if not generated:
                 continue
-            self.rejected["refuted: wrong with a grid dimension alone"] += grids - len(correct)
-            for grid in correct:
-                graph = _graph(block, grid, loop)
-                self.pending.append((graph, self.encoded(graph)))
-            self.count("refute", 0, len(correct))
-        self.clock("refute", since)
-        if len(self.pending) >= self.bounds.batch:
-            self.prove_pending()
+            first, *second = generated
+            for merges in self.merges(plan.functions[first].roots):
+                split = self.split(plan, first, second[0] if second else None, merges)
+                if split is not None:
+                    plans.append(split)
+        self.found.add(topological(r for plan in plans for f in plan.functions for r in f.roots))
 
-    def agrees(self, block: BlockGraph, grid: tuple[Choice, ...], loop: Choice) -> bool:
-        """Whether the choice holds while every other parallel dimension has size 1.
+    def merges(self, roots: tuple[Node, ...]) -> list[Merges]:
+        """What one grid dimension of a kernel may leave as partial results."""
+        choices = self.grid_choices(roots)
+        return sorted({c.merges for c in choices if c.merges})
 
-        A correct mapping is correct for all sizes, so this is necessary, and it is shared by
-        every combination with the other dimensions.
-        """
-        graph = _graph(block, grid, loop)
-        return self.refuter.refute(graph, self.encoded(graph)) is None
+    def grid_choices(self, roots: tuple[Node, ...]) -> list[GridChoice]:
+        if roots not in self.choices:
+            self.choices[roots] = grid_choices(
+                roots, self.found, self.fresh, self.rejected, self.check
+            )
+        return self.choices[roots]
 
-    def encoded(self, graph: SGraph) -> dict[str, Node]:
-        kernel = graph.kernels[0]
-        return encode_kernel(kernel, kernel.mapping, self.program.inputs)
+    def split(self, plan: Plan, first: int, second: int | None, merges: Merges) -> Plan | None:
+        """The plan with part `first` leaving partial results, or None where another reads them."""
+        saved = plan.parts[first].saved
+        partial = {saved[i]: (kind, self.fresh) for i, kind in merges}
+        for i, part in enumerate(plan.parts):
+            if i not in (first, second) and any(s in partial for n in part.nodes for s in n.src):
+                return None
+        ends = tuple(node for node in partial if node in self.roots)
+        parts, functions = list(plan.parts), list(plan.functions)
+        if second is None:
+            if len(ends) < len(partial) or len(parts) == self.bounds.kernels:
+                return None
+            parts.append(Part(frozenset(), ends, False))
+            functions.append(function(parts[-1], partial))
+        else:
+            part = parts[second]
+            parts[second] = replace(part, saved=part.saved + ends)
+            functions[second] = function(parts[second], partial)
+        return Plan(plan.member, tuple(parts), tuple(functions), merges, first)
 
-    def prove_pending(self) -> None:
-        since = time.perf_counter()
-        batch, self.pending = self.pending, []
-        if not batch:
-            return
-        proofs = prove(self.program, [e for _, e in batch], self.limits())
-        self.result.saturations.append(proofs.saturation)
-        for (graph, expressions), verdict in zip(batch, proofs.verdicts, strict=True):
-            if not verdict.proved and self.refuter.refute(graph, expressions):
-                self.rejected["refuted: wrong with grid and loop together"] += 1
-                self.count("refute", 0, -1)
-                self.count("prove", -1, 0)
+    def show(self, plans: list[Plan]) -> None:
+        """Refutes or proves all lemmas, and that each member equals the program."""
+        lemmas, members = list(self.found.lemmas), list(dict.fromkeys(p.member for p in plans))
+        with self.stage("refute", 1.0):
+            wrong = {lemma for lemma in lemmas if lemma.refuted(self.bounds.seed)}
+            self.result.count("refute", len(lemmas), len(lemmas) - len(wrong))
+            for lemma in wrong:
+                self.found.drop(lemma, f"refuted: {lemma}")
+        lemmas = [lemma for lemma in lemmas if lemma not in wrong]
+        goals = [[lemma.goal()] for lemma in lemmas]
+        goals += [list(zip(member, self.roots, strict=True)) for member in members]
+        verdicts = [Verdict(Outcome.UNKNOWN, "not tried")] * len(goals)
+        with self.stage("prove", 1.0):
+            proofs = prove_all(goals, self.limits())
+            verdicts = proofs.verdicts
+            self.result.account(proofs)
+        self.result.count("prove", len(goals), sum(v.proved for v in verdicts))
+        for what, verdict in zip((*lemmas, *members), verdicts, strict=True):
+            if verdict.proved:
                 continue
-            self.result.found.append(Found(graph, verdict))
-            if not verdict.proved:
-                self.rejected[f"not proved: {verdict.reason}"] += 1
-        self.count("prove", len(batch), sum(v.proved for v in proofs.verdicts))
-        self.result.seconds["prove"] += time.perf_counter() - since
-        self.progress("proved", len(self.result.found))
+            self.result.gaps.append(Gap(str(what), verdict.reason))
+            if what in members:
+                plans[1:] = [p for p in plans[1:] if p.member != what]
+            else:
+                self.found.drop(what, f"not proved: {what}")
 
-    def count(self, stage: str, entered: int, left: int) -> None:
-        counts = self.result.candidates[stage]
-        counts["in"] += entered
-        counts["out"] += left
+    def map(self, plans: list[Plan]) -> None:
+        """Grids and loops of every function; those that the time does not suffice for have none."""
+        if self.result.gaps or any(v.startswith("refuted") for v in self.found.causes.values()):
+            self.choices.clear()  # some transitions are gone
+        before = self.rejected.total()
+        generated = dict.fromkeys(
+            f.roots
+            for plan in plans
+            for f, part in zip(plan.functions, plan.parts, strict=True)
+            if not part.library
+        )
+        for roots in generated:
+            self.grid_choices(roots)
+        for roots in generated:
+            finder = Loops(roots, self.found, self.rejected, self.check, self.bounds.loop)
+            try:
+                finder.run()
+            finally:
+                self.loops[roots] = tuple(finder.result) or (NO_LOOP,)
+        made = sum(len(self.choices[r]) + len(self.loops[r]) for r in generated)
+        self.result.count("map", made + self.rejected.total() - before, made)
+
+    def family(self, function: Function, merges: Merges, library: bool) -> KernelFamily | None:
+        """The kernels of one function; None when there are none."""
+        if library:
+            return KernelFamily(function.roots, library=True)
+        choices = self.choices.get(function.roots, [])
+        found = grids(choices, merges, self.bounds.grid)
+        if not found:
+            return None
+        return KernelFamily(function.roots, self.loops.get(function.roots, (NO_LOOP,)), found)
+
+    # The result ---------------------------------------------------------------------------
+
+    def assemble(self, plans: list[Plan]) -> Piece:
+        """Families of graphs out of families of kernels, each of which is made once."""
+        numbers: dict[tuple, int | None] = {}
+        kernels: list[KernelFamily] = []
+        graphs = []
+        for plan in plans:
+            steps = []
+            for i, part in enumerate(plan.parts):
+                merges = plan.merges if i == plan.first else ()
+                key = plan.functions[i].roots, merges, part.library
+                if key not in numbers:
+                    family = self.family(plan.functions[i], merges, part.library)
+                    numbers[key] = None if family is None else len(kernels)
+                    kernels += [] if family is None else [family]
+                steps.append(numbers[key])
+            if None not in steps:
+                names = self.names(plan)
+                graphs.append(tuple(map(Step, steps, names)))
+        return Piece(tuple(kernels), tuple(graphs))
+
+    def names(self, plan: Plan) -> list[tuple[tuple[str, str], ...]]:
+        """Tensor names of each part's leaves and results: outputs keep theirs, others are t1, ..."""
+        taken = {*self.program.inputs, *(name for name, _ in self.program.outputs)}
+        temporary = (f"t{i}" for i in count(1) if f"t{i}" not in taken)
+        output = {node: name for name, node in zip(self.outputs, plan.member, strict=True)}
+        whole: dict[Node, str] = {}
+        partial: dict[Node, str] = {}
+        names = []
+        for i, (part, found) in enumerate(zip(plan.parts, plan.functions, strict=True)):
+            pairs = [(f"in:{k}", partial.get(v) or whole[v]) for k, v in enumerate(found.reads)]
+            left = dict(plan.merges) if i == plan.first else {}
+            for k, value in enumerate(part.saved):
+                known = partial if k in left else whole
+                named = value in output and k not in left
+                known[value] = output[value] if named else next(temporary)
+                pairs.append((f"out:{k}", known[value]))
+            names.append(tuple(pairs))
+        return names
 
 
-def _graph(block: BlockGraph, grid: tuple[Choice, ...], loop: Choice) -> SGraph:
-    mapped = replace(block, grid=GRID_DIMS[: len(grid)])
-    mapping = Mapping(variables(grid, loop, block.loop))
-    return SGraph((Kernel(mapped, mapping),))
-
-
-def _quiet(_what: str, _count: int) -> None:
-    pass
+def unique(name: str, taken: Container[str]) -> str:
+    """`name`, with a number behind it if it is taken."""
+    return next(n for n in chain([name], (f"{name}{i}" for i in count(2))) if n not in taken)
 
 
 def search(
-    program: Program, bounds: Bounds | None = None, progress: Callable[[str, int], None] = _quiet
+    program: Program,
+    bounds: Bounds | None = None,
+    progress: Callable[[str, int], None] | None = None,
 ) -> SearchResult:
-    """All single-kernel sGraphs within the bounds, each PROVED or UNKNOWN with its reason.
+    """All sGraphs within the bounds, each PROVED.
 
     Sizes play no part: a program with symbolic sizes gives the same result. Anytime: when the
-    budget ends, what was found so far is proved and returned, and `ended` says so. Raises
-    PrismError for a program whose output is one of its inputs.
+    budget ends or the user interrupts, what was found so far is returned, and `ended` says so.
+    Raises PrismError for a program whose output is one of its inputs or of its other outputs.
     """
     if any(node.op is Op.INPUT for _, node in program.outputs):
         raise PrismError(f"program {program.name}: an output is an input; nothing to search")
+    if len({node for _, node in program.outputs}) < len(program.outputs):
+        raise PrismError(f"program {program.name}: two outputs are the same value; keep one")
     bounds = bounds or Bounds()
     if bounds.generator not in GENERATORS:
         raise PrismError(f"search: generator {bounds.generator!r} is not one of {GENERATORS}")
-    return _Search(program, bounds, progress).run()
+    if bounds.generator == "exhaustive":
+        from prism.search.reference import ReferenceSearch
+
+        return ReferenceSearch(program, bounds, progress).run()
+    return Search(program, bounds, progress).run()

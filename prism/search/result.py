@@ -1,0 +1,88 @@
+"""What a search returns: the graphs it proved, and an account of the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from prism.program.program import Program
+from prism.program.serial import program_to_json
+from prism.search.bounds import Bounds
+from prism.sgraph.family import Space
+from prism.sgraph.graph import SGraph
+from prism.verify.prove import Proofs
+
+STAGES = ("generate", "map", "refute", "prove")
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Something equal on numbers that the e-graph did not prove; no graph uses it."""
+
+    what: str
+    reason: str
+
+
+@dataclass
+class SearchResult:
+    """Every graph found is PROVED; `gaps` are what was not, and `rejected` counts why.
+
+    `candidates` counts what enters and leaves a stage: generate, cuts into kernels, then distinct
+    functions of kernels; map, partial assignments of one kernel's mapping variables, then whole
+    ones that are consistent; refute and prove, what is to be shown.
+    """
+
+    program: Program
+    bounds: Bounds
+    space: Space = field(default_factory=lambda: Space(()))
+    gaps: list[Gap] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    candidates: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {stage: {"in": 0, "out": 0} for stage in STAGES}
+    )
+    rejected: Counter = field(default_factory=Counter)
+    rules: dict[str, dict[str, float]] = field(default_factory=dict)
+    ended: str = "exhausted"
+    total: float = 0.0
+    peak_mib: float = 0.0
+
+    def graphs(self, single: bool | None = None) -> Iterator[tuple[str, SGraph]]:
+        """Id and sGraph of every proved graph; of single-kernel graphs, or of all others, only."""
+        for name in self.space.ids(single):
+            yield name, self.space.graph(name)
+
+    def count(self, stage: str, entered: int, left: int) -> None:
+        """Adds to a stage's candidates."""
+        self.candidates[stage]["in"] += entered
+        self.candidates[stage]["out"] += left
+
+    def account(self, proofs: Proofs) -> None:
+        """Adds what an e-graph cost."""
+        self.rule_costs(proofs.saturation.matches, proofs.rule_seconds)
+        self.peak_mib = max(self.peak_mib, proofs.peak_mib)
+
+    def rule_costs(self, matches: dict[str, int], seconds: dict[str, float]) -> None:
+        """Adds matches and seconds of rules, by name."""
+        for name in matches.keys() | seconds.keys():
+            rule = self.rules.setdefault(name, {"matches": 0, "seconds": 0.0})
+            rule["matches"] += matches.get(name, 0)
+            rule["seconds"] += seconds.get(name, 0.0)
+
+    def to_json(self) -> dict:
+        """Plain data; `Space.from_json` of its `space` gives the graphs back."""
+        rules = sorted(self.rules.items(), key=lambda item: (-item[1]["matches"], item[0]))
+        return {
+            "workload": self.program.name,
+            "program": program_to_json(self.program),
+            "bounds": vars(self.bounds) | {"library": list(self.bounds.library)},
+            "ended": self.ended,
+            "seconds": {**self.seconds, "total": self.total},
+            "peak_mib": self.peak_mib,
+            "candidates": self.candidates,
+            "rejected": {cause: n for cause, n in self.rejected.most_common() if n},
+            "gaps": [vars(gap) for gap in self.gaps],
+            "rules": {name: cost for name, cost in rules if cost["matches"]},
+            "graphs": {"all": self.space.count, "single_kernel": self.space.single_kernel},
+            "space": self.space.to_json(),
+        }
