@@ -8,6 +8,7 @@ import pytest
 import torch
 from codegen_graphs import (
     attention,
+    flash_decoding,
     graph,
     load,
     op,
@@ -15,6 +16,10 @@ from codegen_graphs import (
     random_inputs,
     random_program,
     rmsnorm,
+    rmsnorm_library,
+    split_graph,
+    split_k,
+    two_outputs,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,7 +28,7 @@ from prism.codegen import BACKENDS
 from prism.codegen.interpreter import run
 from prism.codegen.lower import lower
 from prism.instantiate import Concrete, sample
-from prism.program import Builder, Op
+from prism.program import Builder, Op, evaluate
 from prism.sgraph import SGraph
 
 pytestmark = pytest.mark.backend
@@ -64,10 +69,12 @@ def check(concretes, folder, seed=0, inputs=None):
     inputs = inputs or random_inputs(concretes[0].program, seed)
     tiles = [lower(c) for c in concretes]
     started = [start(tile, folder) for tile in tiles]
+    exact = evaluate(concretes[0].program, inputs)
     for concrete, tile, process in zip(concretes, tiles, started, strict=True):
         want = run(tile, inputs, np.float64)
         got = finish(tile, process, inputs)
         for name, value in want.items():
+            assert np.allclose(value, exact[name], 1e-9, 1e-9, equal_nan=True)
             finite = np.isfinite(value)
             assert np.array_equal(got[name][~finite], value[~finite], equal_nan=True)
             want_finite, got_finite = value[finite], got[name][finite]
@@ -136,6 +143,55 @@ def test_two_kernels_with_a_tensor_between(folder):
     second = graph(op(Op.SAVE, product, arg="O"), grid="x", loop="i", ones=ones)
     both = SGraph(first.kernels + second.kernels)
     check([Concrete(program, both, ({"x": 3}, {"x": 2, "i": 7}))], folder)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_split_reductions(dtype, folder):
+    """One block to many a split, even and ragged, with a loop inside and without."""
+    program, mapped = split_k(3, 130, 75, dtype)
+    points = [({"x": 3, "y": y}, {"x": 2}) for y in (1, 2, 9)]
+    check([Concrete(program, mapped, sizes) for sizes in points], folder)
+    program, mapped = split_k(3, 130, 75, dtype, loop="i")
+    points = [({"x": 1, "y": y, "i": 3}, {"x": 4}) for y in (1, 4)]
+    check([Concrete(program, mapped, sizes) for sizes in points], folder)
+    program, mapped = flash_decoding(2, 2, 1, 70, 24, 20, dtype)
+    points = [({"x": 2, "y": 1, "z": z, "i": 2}, {"x": 1, "y": 2}) for z in (1, 3, 7)]
+    check([Concrete(program, mapped, sizes) for sizes in points], folder)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_library_operators_and_several_outputs(dtype, folder):
+    program, mapped = rmsnorm_library(70, 50, 300, dtype)
+    check([Concrete(program, mapped, ({}, {"x": 2, "y": 3}))], folder)
+    program, mapped = two_outputs(9, 50, dtype)
+    check([Concrete(program, mapped, ({"x": 2, "y": y}, {"x": 5})) for y in (1, 4)], folder)
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 10**6), dtype=st.sampled_from(["fp32", "fp32", "bf16"]))
+def test_random_split_programs(seed, dtype, folder):
+    program = random_program(seed, dtype)
+    points = sample([("g", split_graph(program, seed))], program, 2, seed, {})
+    check([c for _, c in points], folder, seed)
+
+
+def test_every_kernel_uses_all_threads_and_memory_is_allocated_once(folder):
+    """More threads than blocks, and calls again: results stay, whatever was left in memory."""
+    program, mapped = flash_decoding(1, 2, 1, 96, 16, 16)
+    concrete = Concrete(program, mapped, ({"x": 1, "y": 2, "z": 6, "i": 1}, {"x": 1, "y": 2}))
+    tile = lower(concrete)
+    source = BACKENDS["cpu"].source(tile)
+    assert source.count("#pragma omp parallel num_threads(threads)") == 1
+    assert source.count("#pragma omp for schedule(static)") == 2
+    assert source.count("prism::Scratch memory") == source.count("prism::Scratch between") == 1
+    started = start(tile, folder)
+    inputs = random_inputs(program, 0)
+    want = run(tile, inputs, np.float64)["O"]
+    for threads in (1, 7, 2, 7):
+        got = finish(tile, started, inputs, threads)["O"]
+        assert np.abs(got - want).max() <= 2e-5 * np.abs(want).max()
 
 
 def test_names_that_look_like_generated_ones(folder):

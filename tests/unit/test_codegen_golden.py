@@ -1,9 +1,9 @@
-"""The generated C++ of two graphs, kept as golden files (rewrite with --update-golden)."""
+"""The generated C++ of some graphs, kept as golden files (rewrite with --update-golden)."""
 
 from pathlib import Path
 
 import pytest
-from codegen_graphs import attention, rmsnorm
+from codegen_graphs import attention, flash_decoding, rmsnorm, rmsnorm_library
 
 from prism.codegen import BACKENDS
 from prism.codegen.cpu.printer import headers, kernels
@@ -12,15 +12,20 @@ from prism.instantiate import Concrete
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = {
-    "rmsnorm": (rmsnorm(8, 100, 70, "bf16"), {"x": 3, "i": 7}),
-    "attention": (attention(2, 5, 1, 50, 24, 20, "fp16"), {"x": 1, "y": 3, "i": 4}),
+    "rmsnorm": (rmsnorm(8, 100, 70, "bf16"), [{"x": 3, "i": 7}]),
+    "attention": (attention(2, 5, 1, 50, 24, 20, "fp16"), [{"x": 1, "y": 3, "i": 4}]),
+    "flash_decoding": (
+        flash_decoding(1, 5, 1, 50, 24, 20, "bf16"),
+        [{"x": 1, "y": 5, "z": 3, "i": 2}, {"x": 1, "y": 5}],
+    ),
+    "rmsnorm_library": (rmsnorm_library(8, 100, 70, "bf16"), [{}, {"x": 2, "y": 1}]),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_generated_kernels(name, update_golden):
     (program, graph), sizes = CASES[name]
-    text = kernels(lower(Concrete(program, graph, (sizes,), {"schedule": "dynamic"})))
+    text = kernels(lower(Concrete(program, graph, sizes, {"schedule": "dynamic"})))
     path = GOLDEN / f"{name}.cpp"
     if update_golden:
         path.parent.mkdir(exist_ok=True)
@@ -30,7 +35,7 @@ def test_generated_kernels(name, update_golden):
 
 def test_source_is_self_contained():
     (program, graph), sizes = CASES["rmsnorm"]
-    text = BACKENDS["cpu"].source(lower(Concrete(program, graph, (sizes,))))
+    text = BACKENDS["cpu"].source(lower(Concrete(program, graph, sizes)))
     assert text.startswith(headers())
     assert '#include "' not in text and "#pragma once" not in text
     assert 'extern "C" int prism_run(' in text
