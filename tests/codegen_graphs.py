@@ -108,6 +108,23 @@ def rmsnorm_library(n, d, f, dtype="fp32") -> tuple[Program, SGraph]:
     )
 
 
+def rmsnorm_split(n, d, f, dtype="fp32", norm=True) -> tuple[Program, SGraph]:
+    """RMSNorm and matmul with d split over x: partial sums of squares and partial products, then
+    both sums and the division. Wrong without `norm`: it divides by the mean square."""
+    program, _ = rmsnorm(n, d, f, dtype)
+    x, w = load("X", "n d"), load("W", "d f")
+    squares = op(Op.SUM, op(Op.SQUARE, x), arg="d")
+    product = op(Op.MATMUL, x, w, arg="d")
+    savers = op(Op.SAVE, squares, arg="t1"), op(Op.SAVE, product, arg="t2")
+    first = graph(*savers, grid="x", ones="X.d.x W.d.x t1.split.x t2.split.x")
+    squares = op(Op.SUM, load("t1", "n split"), arg="split")
+    product = op(Op.SUM, load("t2", "n f split"), arg="split")
+    mean = op(Op.SHIFT, op(Op.SCALE, squares, arg="1 / d"), arg="eps")
+    o = op(Op.DIV, product, op(Op.SQRT, mean) if norm else mean)
+    second = graph(op(Op.SAVE, o, arg="O"), grid="x", ones="t2.f.x O.f.x")
+    return program, joined(first, second)
+
+
 def two_outputs(n, k, dtype="fp32") -> tuple[Program, SGraph]:
     """Rows over their sum, and less their maximum: both reductions come from one split kernel, with
     a third tensor that has the split axis itself and so no fresh one."""
