@@ -9,14 +9,15 @@ GENERATORS = ("guided", "exhaustive")
 
 @dataclass(frozen=True)
 class Bounds:
-    """`generator` is "guided" (from the e-class down) or "exhaustive" (the paper's, from the loaders
-    up): they explore the same space, the second for reference and in small spaces only.
+    """What is searched, and for how long.
 
+    `generator` is "guided" (from the e-class down) or "exhaustive" (the paper's, from the loaders
+    up): they explore the same space, the second for reference and in small spaces only.
     `extra_operators` is how many operators a graph may have beyond the program's own (loaders,
-    accumulators and savers are not counted); `kernels` how many operators its kernel graph may have,
-    `generated` (1 or 2) how many of them are generated kernels; `library` names the operators that
-    may be calls of predefined ones. `grid` is the most grid dimensions, `loop` whether kernels have
-    loops, `split` whether a first kernel may leave partial results for a second one to reduce.
+    accumulators and savers are not counted); `kernels` how many operators its kernel graph may
+    have, `generated` (1 or 2) how many of them are generated kernels; `library` names the operators
+    that may be calls of predefined ones. `grid` is the most grid dimensions, `loop` whether kernels
+    have loops, `split` whether a first kernel may leave partial results for a second one to reduce.
     `piece` is the most operators that are searched as one program: a larger one is cut.
 
     `seconds` is the time after which the search returns what it has, `memory` (MiB) and `nodes`

@@ -10,7 +10,7 @@ same holds with the loop inside F. Every combination of choices that are right a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -20,6 +20,19 @@ from prism.sgraph.family import Choice, Loop
 from prism.sgraph.graph import GRID_DIMS
 
 Merges = tuple[tuple[int, str], ...]  # outputs that are saved in parts, and how they are reduced
+Options = Callable[
+    [Node], Iterable[str | None]
+]  # axes of an input that may be partitioned, or None
+
+
+def any_axis(node: Node) -> tuple[str | None, ...]:
+    """Every axis of an input, and to partition none."""
+    return (None, *node.axes)
+
+
+def no_axis(node: Node) -> tuple[None]:
+    """Nothing is partitioned."""
+    return (None,)
 
 
 @dataclass(frozen=True)
@@ -36,8 +49,9 @@ def grid_choices(
     fresh: str,
     rejected: Counter,
     check: Callable[[], None] = lambda: None,
+    options: Options = any_axis,
 ) -> list[GridChoice]:
-    """All right mappings of one grid dimension.
+    """All right mappings of one grid dimension, which partitions inputs as `options` allow.
 
     An active grid dimension partitions an axis of every output, or leaves partial results of it,
     which are saved along the fresh axis: idle, its blocks would write the same elements.
@@ -54,7 +68,7 @@ def grid_choices(
         node = nodes[i]
         if node.op is Op.INPUT:
             check()
-            for axis in (None, *node.axes):
+            for axis in options(node):
                 if axis not in found.whole:
                     states[node] = REPL if axis is None else State("part", axis)
                     extend(i + 1)
@@ -91,7 +105,8 @@ def grids(
 ) -> tuple[tuple[Choice, ...], ...]:
     """Sets of choices, one a grid dimension, that respect equation (2): no axis twice.
 
-    Grid dimensions are interchangeable: of all orders of a set only the smallest is made. With `merges`, exactly one dimension leaves those partial results and the others none.
+    Grid dimensions are interchangeable: of all orders of a set only the smallest is made. With
+    `merges`, exactly one dimension leaves those partial results and the others none.
     """
     plain = [c for c in choices if not c.merges]
     first = [[c] for c in choices if c.merges == merges] if merges else [[]]
@@ -118,11 +133,11 @@ class Loops:
         found: Transitions,
         rejected: Counter,
         check: Callable[[], None] = lambda: None,
-        loop: bool = True,
+        options: Options = any_axis,
     ):
         self.nodes, self.roots = topological(roots), tuple(dict.fromkeys(roots))
         self.position = {node: i for i, node in enumerate(self.nodes)}
-        self.found, self.rejected, self.check, self.loop = found, rejected, check, loop
+        self.found, self.rejected, self.check, self.options = found, rejected, check, options
         self.varying: set[Node] = set()
         self.inside: dict[Node, State] = {}  # of varying nodes in the loop
         self.after: dict[Node, State] = {}  # of invariants, and of varying values after the loop
@@ -141,9 +156,10 @@ class Loops:
             return
         node = self.nodes[i]
         if node.op is Op.INPUT:
-            self.invariant(i, node)
-            for axis in node.axes:
-                if self.loop and axis not in self.found.whole:
+            for axis in self.options(node):
+                if axis is None:
+                    self.invariant(i, node)
+                elif axis not in self.found.whole:
                     self.put_inside(i, node, State("part", axis))
         elif self.varying.isdisjoint(node.src):
             self.invariant(i, node)
@@ -155,11 +171,13 @@ class Loops:
             self.leave([s for s in node.src if s in self.inside], lambda: self.put_after(i, node))
 
     def invariant(self, i: int, node: Node) -> None:
+        """It does not depend on the loop."""
         self.after[node] = REPL
         self.extend(i + 1)
         del self.after[node]
 
     def put_inside(self, i: int, node: Node, state: State) -> None:
+        """It is computed in the loop."""
         self.varying.add(node)
         self.inside[node] = state
         self.extend(i + 1)
@@ -167,6 +185,7 @@ class Loops:
         self.varying.remove(node)
 
     def put_after(self, i: int, node: Node) -> None:
+        """It depends on the loop and is computed after it."""
         state = self.look_up(node, self.after)
         if state is not None:
             self.varying.add(node)
@@ -176,6 +195,7 @@ class Loops:
             self.varying.remove(node)
 
     def look_up(self, node: Node, states: dict[Node, State]) -> State | None:
+        """The state of a node, or None, which is counted with its cause."""
         key = node, tuple(states.get(s, REPL) for s in node.src)
         state = self.found.table.get(key)
         if state is None:
@@ -196,6 +216,7 @@ class Loops:
             del self.kinds[node], self.after[node]
 
     def finish(self) -> None:
+        """A whole choice: keeps it if every output is whole."""
         self.check()
         if any(self.after[root] != REPL for root in self.roots):
             self.rejected["loop: an output is not whole after it"] += 1

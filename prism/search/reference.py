@@ -1,8 +1,9 @@
 """The reference search: the paper's generator, and candidates tried one by one.
 
 It explores the space of the guided search without its shortcuts: block graphs from the loaders up,
-accumulators wherever shapes allow them, every mapping that satisfies the constraints; each candidate
-is refuted by numbers or proved as a whole, in one e-graph with others. For small programs only.
+accumulators wherever shapes allow them, every mapping that satisfies the constraints. Each
+candidate is refuted by numbers or proved as a whole, in one e-graph with others. For small programs
+only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from prism.search.exhaustive import block_graphs, by_operators
 from prism.search.kernels import GridChoice, Merges, grids
 from prism.search.mappings import grid_choices, loop_choices
 from prism.search.members import operators
-from prism.search.placements import loop_free, placements, without_accumulators
+from prism.search.placements import loop_free, placements
 from prism.search.result import Gap
 from prism.search.search import OutOfBudget, Plan, Search
 from prism.sgraph.family import Choice, KernelFamily, ListedKernels
@@ -146,6 +147,7 @@ class ReferenceSearch(Search):
         return pairs
 
     def refuter(self, roots: tuple[Node, ...]) -> Refuter:
+        """Compares candidates for a function with it on numbers."""
         axes = {a for n in topological(roots) if n.op is Op.INPUT for a in n.axes}
         outputs = tuple(zip(_outputs(roots), roots, strict=True))
         sizes = {a: a for a in (*axes, self.fresh)}

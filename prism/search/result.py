@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from prism.program.program import Program
@@ -86,3 +86,24 @@ class SearchResult:
             "graphs": {"all": self.space.count, "single_kernel": self.space.single_kernel},
             "space": self.space.to_json(),
         }
+
+
+def combined(
+    program: Program, bounds: Bounds, results: Sequence[SearchResult], total: float
+) -> SearchResult:
+    """The result of a program from those of its pieces, in order."""
+    whole = SearchResult(program, bounds, total=total)
+    whole.space = Space(tuple(piece for r in results for piece in r.space.pieces))
+    for result in results:
+        whole.gaps += result.gaps
+        whole.rejected += result.rejected
+        whole.peak_mib = max(whole.peak_mib, result.peak_mib)
+        if result.ended != "exhausted":
+            whole.ended = f"{result.program.name}: {result.ended}"
+        for stage in STAGES:
+            whole.seconds[stage] += result.seconds[stage]
+            counts = result.candidates[stage]
+            whole.count(stage, counts["in"], counts["out"])
+        for name, cost in result.rules.items():
+            whole.rule_costs({name: cost["matches"]}, {name: cost["seconds"]})
+    return whole

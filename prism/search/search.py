@@ -11,9 +11,11 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, count
+from multiprocessing import get_context
 
 from prism.errors import PrismError
 from prism.program.node import Node, Op, topological
@@ -21,9 +23,18 @@ from prism.program.program import Program
 from prism.search.actions import Transitions
 from prism.search.bounds import GENERATORS, Bounds
 from prism.search.cuts import Cut, Function, Part, cuts, function
-from prism.search.kernels import GridChoice, Loops, Merges, grid_choices, grids
+from prism.search.kernels import (
+    GridChoice,
+    Loops,
+    Merges,
+    any_axis,
+    grid_choices,
+    grids,
+    no_axis,
+)
 from prism.search.members import members, operators
-from prism.search.result import Gap, SearchResult
+from prism.search.pieces import pieces
+from prism.search.result import Gap, SearchResult, combined
 from prism.sgraph.family import NO_LOOP, KernelFamily, Loop, Piece, Space, Step
 from prism.verify.egraph import Limits
 from prism.verify.prove import prove_all, saturated_table
@@ -51,16 +62,13 @@ class Plan:
 class Search:
     """The guided search of one program in one piece. Raises nothing for a spent budget."""
 
-    def __init__(
-        self, program: Program, bounds: Bounds, progress: Callable[[str, int], None] | None = None
-    ):
-        self.program, self.bounds = program, bounds
-        self.progress = progress or (lambda _stage, _count: None)
+    def __init__(self, program: Program, bounds: Bounds, piece: str = ""):
+        self.program, self.bounds, self.piece = program, bounds, piece
         self.result = SearchResult(program, bounds)
         self.rejected = self.result.rejected
         self.roots = tuple(node for _, node in program.outputs)
         self.outputs = tuple(name for name, _ in program.outputs)
-        self.fresh = unique("split", program.sizes)
+        self.fresh = unique(f"split{piece}", program.sizes)
         maximum = any(n.op is Op.MAX for n in program.nodes)
         self.found = Transitions(frozenset({self.fresh}), maximum)
         self.choices: dict[tuple[Node, ...], list[GridChoice]] = {}
@@ -124,7 +132,6 @@ class Search:
         result.total = time.perf_counter() - self.start
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         result.peak_mib = max(result.peak_mib, own)
-        self.progress("graphs", result.space.count)
         return result
 
     def whole(self) -> Plan:
@@ -166,6 +173,10 @@ class Search:
                 split = self.split(plan, first, second[0] if second else None, merges)
                 if split is not None:
                     plans.append(split)
+        self.add(plans)
+
+    def add(self, plans: Sequence[Plan]) -> None:
+        """The transitions that the functions of the plans may need."""
         self.found.add(topological(r for plan in plans for f in plan.functions for r in f.roots))
 
     def merges(self, roots: tuple[Node, ...]) -> list[Merges]:
@@ -174,6 +185,7 @@ class Search:
         return sorted({c.merges for c in choices if c.merges})
 
     def grid_choices(self, roots: tuple[Node, ...]) -> list[GridChoice]:
+        """Right choices for one grid dimension of a function, found once."""
         if roots not in self.choices:
             self.choices[roots] = grid_choices(
                 roots, self.found, self.fresh, self.rejected, self.check
@@ -239,8 +251,9 @@ class Search:
         )
         for roots in generated:
             self.grid_choices(roots)
+        axes = any_axis if self.bounds.loop else no_axis
         for roots in generated:
-            finder = Loops(roots, self.found, self.rejected, self.check, self.bounds.loop)
+            finder = Loops(roots, self.found, self.rejected, self.check, axes)
             try:
                 finder.run()
             finally:
@@ -281,9 +294,9 @@ class Search:
         return Piece(tuple(kernels), tuple(graphs))
 
     def names(self, plan: Plan) -> list[tuple[tuple[str, str], ...]]:
-        """Tensor names of each part's leaves and results: outputs keep theirs, others are t1, ..."""
+        """Tensor names of each part's leaves and results: outputs keep theirs, others are t1..."""
         taken = {*self.program.inputs, *(name for name, _ in self.program.outputs)}
-        temporary = (f"t{i}" for i in count(1) if f"t{i}" not in taken)
+        temporary = (t for t in (f"t{i}{self.piece}" for i in count(1)) if t not in taken)
         output = {node: name for name, node in zip(self.outputs, plan.member, strict=True)}
         whole: dict[Node, str] = {}
         partial: dict[Node, str] = {}
@@ -308,13 +321,16 @@ def unique(name: str, taken: Container[str]) -> str:
 def search(
     program: Program,
     bounds: Bounds | None = None,
-    progress: Callable[[str, int], None] | None = None,
+    progress: Callable[[str, int], None] = lambda _stage, _count: None,
+    workers: int = 1,
 ) -> SearchResult:
     """All sGraphs within the bounds, each PROVED.
 
     Sizes play no part: a program with symbolic sizes gives the same result. Anytime: when the
-    budget ends or the user interrupts, what was found so far is returned, and `ended` says so.
-    Raises PrismError for a program whose output is one of its inputs or of its other outputs.
+    budget ends or the user interrupts, what was found so far is returned, and `ended` says so. A
+    program of more than `bounds.piece` operators is cut into pieces, which are searched by up to
+    `workers` processes. Raises PrismError for a program whose output is one of its inputs or of its
+    other outputs.
     """
     if any(node.op is Op.INPUT for _, node in program.outputs):
         raise PrismError(f"program {program.name}: an output is an input; nothing to search")
@@ -323,8 +339,32 @@ def search(
     bounds = bounds or Bounds()
     if bounds.generator not in GENERATORS:
         raise PrismError(f"search: generator {bounds.generator!r} is not one of {GENERATORS}")
+    cut = pieces(program, bounds.piece)
+    if len(cut) == 1:
+        return _search_piece(program, bounds, "")
+    start = time.perf_counter()
+    workers = min(workers, len(cut))
+    share = replace(bounds, seconds=bounds.seconds * workers / len(cut))
+    jobs = [(piece, share, f"_{i}") for i, piece in enumerate(cut, 1)]
+    results = []
+    for result in _run(jobs, workers):
+        results.append(result)
+        progress("pieces", len(results))
+    return combined(program, bounds, results, time.perf_counter() - start)
+
+
+def _search_piece(program: Program, bounds: Bounds, piece: str) -> SearchResult:
     if bounds.generator == "exhaustive":
         from prism.search.reference import ReferenceSearch
 
-        return ReferenceSearch(program, bounds, progress).run()
-    return Search(program, bounds, progress).run()
+        return ReferenceSearch(program, bounds, piece).run()
+    return Search(program, bounds, piece).run()
+
+
+def _run(jobs: Sequence[tuple], workers: int) -> Iterator[SearchResult]:
+    """Results in order. Each process returns what it has when it is interrupted."""
+    if workers == 1:
+        yield from (_search_piece(*job) for job in jobs)
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        yield from pool.map(_search_piece, *zip(*jobs, strict=True))
