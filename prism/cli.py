@@ -172,31 +172,36 @@ def _search(own: dict[str, str], overrides: Sequence[str]) -> None:
     out = own.get("out")
     if out is not None:
         terminal.writable(Path(out))
-    if "slice" in own:
-        data = given.slice_of(own["slice"], "search")
+    if "slice" in own:  # of a workflow, where the seconds of a search are results
+        data, remember = given.slice_of(own["slice"], "search"), False
     else:
-        data = config.search_slice(config.compose(overrides))
-    result = _run_search(data)
-    terminal.summary(result)
-    if result["ended"] == "interrupted":
-        raise KeyboardInterrupt  # what it found is printed, but is no whole result
-    if out is not None:
-        files.write_json(Path(out), result, indent=1)
-    if "slice" not in own or "show" in own:  # a workflow's output is long enough
-        terminal.graph(result, own.get("show"))
+        cfg = config.compose(overrides)
+        data, remember = config.search_slice(cfg), cfg.search.cache
+    result = _run_search(data, remember)
+    interrupted = result["ended"] == "interrupted"
+    if "show" not in own:
+        terminal.summary(result)
+    if out is not None and not (interrupted and "slice" in own):  # a workflow takes whole results
+        files.write_json(Path(out), result)
+    if interrupted:
+        raise KeyboardInterrupt  # what it found is stored and printed, but is not all
+    if "show" in own:
+        terminal.graph(result, own["show"])
+    elif "slice" not in own:  # a workflow's output is long enough
+        terminal.graphs(result)
 
 
-def _run_search(data: Mapping) -> dict:
-    """The search of a slice, as JSON data."""
-    from prism import config, given
-    from prism.search import Bounds, search
+def _run_search(data: Mapping, remember: bool) -> dict:
+    """The search of a slice, as JSON data; `remember` looks into the cache first."""
+    from prism import cache, config, given
 
     with given.reading("search"):
         program = config.symbolic(data["workload"], data["dtype"])
-        bounds = dict(data["search"])
-        bounds = Bounds(generator=bounds.pop("name"), **bounds)
+        bounds = config.bounds_of(data["search"])
     with terminal.progress(f"search {program.name}") as progress:
-        return search(program, bounds, lambda stage, count: progress(stage, count, None)).to_json()
+        return cache.search(
+            program, bounds, lambda stage, count: progress(stage, count, None), remember, _warn
+        )
 
 
 def _tune(own: dict[str, str], overrides: Sequence[str]) -> None:
@@ -207,6 +212,7 @@ def _tune(own: dict[str, str], overrides: Sequence[str]) -> None:
     terminal.writable(out / "winner.json")
     if "slice" in own:
         data, path = given.slice_of(own["slice"], "tune"), _needed(own, "graphs", "tune")
+        cfg = None
     else:
         cfg = config.compose(overrides)
         config.say_device(cfg)
@@ -215,13 +221,18 @@ def _tune(own: dict[str, str], overrides: Sequence[str]) -> None:
         program = config.program_of(data["workload"], data["dtype"])
         backend, strategy = data["device"]["backend"], data["tune"]["name"]
         budget = TuneBudget(**{key: data["tune"][key] for key in ("count", "seconds", "seed")})
-    found = given.search_result(path, program) if path else _run_search(config.search_slice(cfg))
-    if found.get("ended") == "interrupted":
-        raise KeyboardInterrupt
+    if path:
+        found = given.search_result(path, program)
+        if found.get("ended") == "interrupted":
+            _warn(f"graphs={path}: its search was interrupted; tuning what it had found")
+    else:
+        found = _run_search(config.search_slice(cfg), cfg.search.cache)
+        if found["ended"] == "interrupted":
+            raise KeyboardInterrupt
     with terminal.progress(f"tune {data['case']}") as progress:
         winner = tune(
             program,
-            given.proved(found),
+            given.proved(found, data["tune"]["seed"]),
             backend,
             budget,
             out,

@@ -13,14 +13,21 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prism.errors import PrismError
 from prism.program import Program, parse
+from prism.program.node import COMPUTE
+
+if TYPE_CHECKING:
+    from prism.search import Bounds
 
 ROOT = Path(__file__).resolve().parent.parent
 _KEYS = {"name", "inputs", "formula", "outputs", "configs"}
-_SWITCHES = {"loop"}
+_SWITCHES = {"loop", "split", "cache"}
+_SECONDS = {"seconds", "limit_s"}
+_FROM_ZERO = {"seed", "extra_operators", "grid"}
+_MOST = {"generated": 2, "kernels": 5, "grid": 3}  # that the search can do
 _NO_GPU = "; a backend for GPUs does not exist yet"
 
 
@@ -49,14 +56,14 @@ def compose(overrides: Sequence[str] = ()) -> Any:
         raise PrismError(
             f"dtype {cfg.dtype!r}: device {device.name} can do {', '.join(device.dtypes)}"
         )
-    check_budgets({key: plain(cfg)[key] for key in ("search", "tune", "bench", "seed")})
+    check_budgets(plain(cfg))
     workload_of(cfg)
     return cfg
 
 
 def check_budgets(data: Mapping) -> None:
     """Raises PrismError for a budget that is none, in those sections that `data` has."""
-    for section in ("search", "tune", "bench"):
+    for section in ("search", "tune", "bench", "ablation", "growth"):
         for key, value in data.get(section, {}).items():
             _check_budget(f"{section}.{key}", key, value)
     if "seed" in data:
@@ -71,12 +78,27 @@ def _check_budget(where: str, key: str, value: Any) -> None:
         if not isinstance(value, bool):
             raise PrismError(f"{where}={value!r}: must be true or false")
         return
-    zero = key in ("seed", "extra_operators", "grid")
-    number = isinstance(value, int) or (key == "seconds" and isinstance(value, float))
+    if key == "library":
+        _check_library(where, value)
+        return
+    zero = key in _FROM_ZERO
+    number = isinstance(value, int) or (key in _SECONDS and isinstance(value, float))
     number = number and not isinstance(value, bool) and math.isfinite(value)
     if not number or value < 0 or (value == 0 and not zero):
-        kind = "a positive number" if key == "seconds" else "a positive integer"
+        kind = "a positive number" if key in _SECONDS else "a positive integer"
         raise PrismError(f"{where}={value!r}: must be {'an integer from 0' if zero else kind}")
+    if (most := _MOST.get(key)) and value > most:
+        raise PrismError(f"{where}={value!r}: must be {most} at most")
+
+
+def _check_library(where: str, value: Any) -> None:
+    known = sorted(op.value for op in COMPUTE)
+    if not isinstance(value, list):
+        raise PrismError(f"{where}={value!r}: must be a list of operators such as [matmul]")
+    if unknown := [item for item in value if item not in known]:
+        raise PrismError(
+            f"{where}: {unknown[0]!r} is not an operator; known are {', '.join(known)}"
+        )
 
 
 def _compose(overrides: Sequence[str]) -> Any:
@@ -245,9 +267,24 @@ def search_slice(cfg: Any) -> dict:
     return {
         "workload": kept | dict(program.params),
         "dtype": cfg.dtype,
-        "search": plain(cfg.search),
+        "search": search_of(cfg),
         "seed": cfg.seed,
     }
+
+
+def search_of(cfg: Any) -> dict:
+    """The configured search without `cache`, which changes nothing that it finds."""
+    return {key: value for key, value in plain(cfg.search).items() if key != "cache"}
+
+
+def bounds_of(search: Mapping) -> Bounds:
+    """The bounds of a search out of its slice. Raises KeyError or TypeError for other keys."""
+    from prism.search import Bounds
+
+    given = dict(search)
+    if "library" in given:
+        given["library"] = tuple(given["library"])
+    return Bounds(generator=given.pop("name"), **given)
 
 
 def case_slices(

@@ -11,10 +11,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prism import config
 from prism.errors import PrismError
 from prism.program import Program, program_from_json
+
+if TYPE_CHECKING:
+    from prism.sgraph import SGraph
+    from prism.sgraph.family import Space
+
+SINGLE, OTHERS = 20_000, 2_000  # graphs that a tuning chooses from
 
 _CASE = {"case": str, "workload": dict, "dtype": str, "device": dict}
 _SLICES = {
@@ -71,7 +78,9 @@ def search_result(path: str, program: Program) -> dict:
     with reading(f"{what}: not a result of `prism search`"):
         searched = program_from_json(data["program"])
         data["seconds"]["total"] + 0.0
-        proved(data)
+        for piece in space_of(data).pieces:
+            for family, count in enumerate(piece.counts):
+                piece.kernel_graph(family, 0), piece.kernel_graph(family, count - 1)
     symbols = {axis: axis for axis in program.sizes}
     wanted = replace(program, sizes=symbols, dtype=searched.dtype)
     if differ := difference(searched, wanted):
@@ -79,15 +88,24 @@ def search_result(path: str, program: Program) -> dict:
     return data
 
 
-def proved(found: Mapping) -> list[tuple[str, object]]:
-    """Id and graph of each proved graph of a search's result."""
-    from prism.sgraph import SGraph
+def space_of(found: Mapping) -> Space:
+    """The graphs of a search's result. Raises PrismError for data of another form."""
+    from prism.sgraph.family import Space
 
-    return [
-        (item["id"], SGraph.from_json(item["graph"]))
-        for item in found["graphs"]
-        if item["verdict"] == "PROVED"
-    ]
+    if not isinstance(found["space"], list) or not found["space"]:
+        raise PrismError("`space` must be a list of pieces")
+    return Space.from_json(found["space"])
+
+
+def proved(found: Mapping, seed: int = 0) -> list[tuple[str, SGraph]]:
+    """Id and graph of the proved graphs that tuning chooses from.
+
+    Those of one generated kernel, all up to `SINGLE` and else as many drawn at random, and at most
+    `OTHERS` of the rest. The same seed draws the same ones.
+    """
+    space = space_of(found)
+    drawn = [*space.draw(SINGLE, seed, True), *space.draw(OTHERS, seed, False)]
+    return [(name, space.graph(name)) for name in drawn]
 
 
 def winner(folder: str, case: str, program: Program) -> Path:

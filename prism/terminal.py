@@ -4,63 +4,207 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prism.errors import PrismError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from prism.sgraph.family import KernelFamily, Loop, Piece, Space
+
+
+_LINES = {"families": 10, "causes": 7, "rules": 5, "gaps": 5}  # of a summary, at most
+
 
 def summary(result: Mapping) -> None:
-    """The search at a glance: stages with seconds and counts, verdicts, causes of rejection."""
-    from rich.console import Console
+    """The search at a glance: stages, counts, what was not proved, causes of rejection, rules."""
     from rich.table import Table
 
+    from prism.report.telemetry import rules
+
     table = Table(title=f"search {result['workload']}")
-    for column, side in (
-        ("stage", "left"),
-        ("seconds", "right"),
-        ("in", "right"),
-        ("out", "right"),
-    ):
-        table.add_column(column, justify=side)
+    for column in ("stage", "seconds", "in", "out"):
+        table.add_column(column, justify="left" if column == "stage" else "right")
     for stage, counts in result["candidates"].items():
         seconds = f"{result['seconds'][stage]:.2f}"
-        table.add_row(stage, seconds, str(counts["in"]), str(counts["out"]))
+        table.add_row(stage, seconds, f"{counts['in']:,}", f"{counts['out']:,}")
     table.add_row("total", f"{result['seconds']['total']:.2f}", "", "")
-    console = Console()
-    console.print(table)
-    verdicts = Counter(item["verdict"] for item in result["graphs"])
-    counts = ", ".join(f"{n} {verdict}" for verdict, n in sorted(verdicts.items())) or "none"
-    console.print(f"graphs: {counts}; ended: {result['ended']}", highlight=False)
-    for cause, count in sorted(result["rejected"].items()):
-        console.print(f"  {count} {cause}", highlight=False, markup=False)
+    _console().print(table)
+    counts = result["graphs"]
+    print(
+        f"graphs proved: {amount(counts['all'])}, of one kernel {amount(counts['single_kernel'])}; "
+        f"ended: {result['ended']}; peak memory {result['peak_mib']:.0f} MiB"
+    )
+    if result.get("cached"):
+        print("cached: nothing was searched; the seconds and the memory are those measured then")
+    _telling("not proved, unused", len(result["gaps"]))
+    for gap in result["gaps"][: _LINES["gaps"]]:
+        print(f"  {one_line(gap['what'])}: {one_line(gap['reason'])}")
+    _cut(len(result["gaps"]), "gaps", "more")
+    rejected = sorted(result["rejected"].items(), key=lambda item: (-item[1], item[0]))
+    _telling("partial candidates rejected", sum(n for _, n in rejected))
+    for cause, count in rejected[: _LINES["causes"]]:
+        print(f"  {count:,} {one_line(cause)}")
+    _cut(len(rejected), "causes", "other causes")
+    costs = rules(result)
+    _telling("matches of rules", sum(matches for _, matches, _ in costs))
+    for name, matches, seconds in costs[: _LINES["rules"]]:
+        print(f"  {matches:,} in {1e3 * seconds:.3g} ms: {one_line(name)}")
+    _cut(len(costs), "rules", "other rules")
 
 
-def graph(result: Mapping, wanted: str | None = None) -> None:
-    """One graph in readable form: the one with the id `wanted`, else a proved one that shows much:
-    a loop, many grid dimensions, many operators in the loop. Raises PrismError for an unknown id.
-    """
-    from prism.sgraph import SGraph
+def amount(number: int) -> str:
+    """A count in words, however large: `722,815`, or `about 3.1e+25`."""
+    return f"{number:,}" if number < 10**12 else f"about {number:.1e}"
+
+
+def one_line(text: str) -> str:
+    """The text without line ends, cut where it would fill the screen."""
+    line = " ".join(text.split())
+    return line if len(line) <= 96 else f"{line[:93]}..."
+
+
+def _telling(what: str, count: int) -> None:
+    print(f"{what}: {f'{count:,}' if count else 'none'}")
+
+
+def _cut(count: int, kind: str, what: str) -> None:
+    if (more := count - _LINES[kind]) > 0:
+        print(f"  and {more} {what}")
+
+
+def _console() -> Console:
+    """A console wide enough for a table of graphs where stdout is no terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=120)
+
+
+# Graphs -----------------------------------------------------------------------------------
+
+
+def graph(result: Mapping, wanted: str) -> None:
+    """The graph with the id `wanted` as text. Raises PrismError where there is none."""
+    from prism.sgraph.family import Space
     from prism.sgraph.text import text
 
-    if wanted is None:
-        proved = [item for item in result["graphs"] if item["verdict"] == "PROVED"]
-        kernels = [SGraph.from_json(item["graph"]).kernels[0] for item in proved]
-        rank = [
-            (k.block.loop is not None, len(k.block.grid), len(k.block.varying(k.mapping)))
-            for k in kernels
-        ]
-        shown = proved[rank.index(max(rank))] if rank else None
-        title = "one of them"
-    else:
-        shown = next((item for item in result["graphs"] if item["id"] == wanted), None)
-        title = "graph"
-        if shown is None:
-            raise PrismError(f"show={wanted}: no graph of the result has this id")
-    if shown is not None:
-        print(f"{title}: {shown['id']}, {shown['verdict']}")
-        print(text(SGraph.from_json(shown["graph"])), end="")
+    try:
+        found = Space.from_json(result["space"]).graph(wanted)
+    except PrismError as error:
+        raise PrismError(f"show={wanted}: {error}") from None
+    print(f"graph {wanted}, PROVED")
+    print(text(found), end="")
+
+
+def graphs(result: Mapping) -> None:
+    """What was found by kind of kernel graph, and examples as text that differ much."""
+    from rich.table import Table
+
+    from prism.sgraph import SGraph
+    from prism.sgraph.family import Space
+    from prism.sgraph.text import text
+
+    space = Space.from_json(result["space"])
+    for number, piece in enumerate(space.pieces):
+        kinds: dict[str, list[int]] = {}
+        for family in range(len(piece.graphs)):
+            kinds.setdefault(sketch(piece, family), []).append(family)
+        known = [(kind, fs, sum(piece.counts[f] for f in fs)) for kind, fs in kinds.items()]
+        known.sort(key=lambda item: (not piece.single(item[1][0]), -item[2]))
+        lines = max(2, _LINES["families"] // len(space.pieces))
+        title = f"kernel graphs of piece {number}" if len(space.pieces) > 1 else "kernel graphs"
+        table = Table(title=title)
+        for column in ("kernel graph", "family", "graphs"):
+            table.add_column(column, justify="left" if column == "kernel graph" else "right")
+        for kind, found, count in known[:lines]:
+            more = f" and {len(found) - 1} more" if found[1:] else ""
+            table.add_row(kind, f"{found[0]}{more}", f"{count:,}")
+        if known[lines:]:
+            rest = sum(count for *_, count in known[lines:])
+            table.add_row(f"{len(known) - lines} other kinds", "", f"{rest:,}")
+        _console().print(table)
+    print("  {generated kernel}, {first one}/ leaves partial results, others call the library")
+    for title, number, name in examples(space):
+        where = f" (piece {number})" if len(space.pieces) > 1 else ""
+        print(f"{title}{where}: {name}, PROVED")
+        family, at = map(int, name.split("."))
+        print(text(SGraph(space.pieces[number].kernel_graph(family, at))), end="")
+    whole = "+".join("0.0" for _ in space.pieces)
+    print(f"show=ID prints another one; an id is FAMILY.NUMBER for each piece, such as {whole}")
+
+
+def sketch(piece: Piece, family: int) -> str:
+    """The kernels of a family of graphs: `{square sum div} matmul` is one generated kernel, then a
+    call of a library operator; `{exp sum}/` leaves partial results."""
+    from prism.program.node import Op
+
+    shown = []
+    for step in piece.graphs[family]:
+        kernel = piece.kernels[step.family]
+        words = " ".join(n.op.value for n in kernel.nodes if n.op is not Op.INPUT)
+        shown.append(words if kernel.library else f"{{{words}}}{'/' * splits(kernel)}")
+    return " ".join(shown)
+
+
+def splits(kernel: KernelFamily) -> bool:
+    """Whether the kernels of a family leave partial results along a fresh axis."""
+    axes = {f"out:{i}": root.axes for i, root in enumerate(kernel.roots)}
+    return any(
+        tensor in axes and axis not in axes[tensor]
+        for grid in kernel.grids
+        for choice in grid
+        for tensor, axis in choice
+    )
+
+
+def examples(space: Space) -> list[tuple[str, int, str]]:
+    """(what it shows, piece, id in the piece) of graphs that differ much, as far as there are such:
+    a single kernel with a loop and most grid dimensions, a split over two kernels, a library call.
+    """
+    shows = {
+        "one kernel": lambda piece, steps: len(steps) == 1 and not steps[0].library,
+        "two kernels, the first leaves partial results": lambda piece, steps: (
+            len(steps) == 2 and splits(steps[0]) and not any(k.library for k in steps)
+        ),
+        "with a library operator": lambda piece, steps: (
+            any(k.library for k in steps) and not all(k.library for k in steps)
+        ),
+    }
+    found = []
+    for title, fits in shows.items():
+        best: tuple | None = None
+        for number, piece in enumerate(space.pieces):
+            for family, graph in enumerate(piece.graphs):
+                steps = [piece.kernels[step.family] for step in graph]
+                if fits(piece, steps):
+                    rank, at = _showy(steps)
+                    if best is None or rank > best[0]:
+                        best = rank, number, f"{family}.{at}"
+        if best:
+            found.append((title, *best[1:]))
+    return found
+
+
+def _showy(steps: Sequence[KernelFamily]) -> tuple[tuple, int]:
+    """How much the graph of a family that shows most does show, and its number."""
+    number, ops, shown = 0, 0, [0, 0, 0, 0]
+    for kernel in steps:
+        loops = [(bool(x.inside), _sums(x), len(x.inside)) for x in kernel.loops]
+        grids = [len(grid) for grid in kernel.grids]
+        loop, grid = loops.index(max(loops)), grids.index(max(grids))
+        number = number * kernel.count + loop * len(grids) + grid
+        some = (*loops[loop][:2], grids[grid], loops[loop][2])
+        shown = [a + b for a, b in zip(shown, some, strict=True)]
+        ops += len(kernel.nodes)
+    return (-len(steps), *shown, -ops), number
+
+
+def _sums(loop: Loop) -> int:
+    return sum(not kind.startswith("concat") for _, kind in loop.accumulated)
 
 
 @contextlib.contextmanager

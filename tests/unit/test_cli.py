@@ -11,7 +11,8 @@ from codegen_graphs import rmsnorm
 
 from prism import cli, config, files, given
 from prism.instantiate import Concrete
-from prism.program import program_to_json
+from prism.program import Node, Op, program_to_json
+from prism.sgraph.family import KernelFamily, Loop, Piece, Space, Step
 
 
 def run(capsys, *args):
@@ -34,10 +35,18 @@ def program(*overrides):
     return config.program_of(config.workload_of(cfg), cfg.dtype)
 
 
-def stored_search(graphs=(), **changes):
+def space_of(*loops, count=1):
+    """A space whose one family holds exp(X) under `loops`, with as many grids as `count`."""
+    root = Node(Op.EXP, (Node(Op.INPUT, (), "in:0", ("n", "d")),))
+    kernel = KernelFamily((root,), loops or (Loop(),), ((),) * count)
+    names = (("in:0", "X"), ("out:0", "O"))
+    return Space((Piece((kernel,), ((Step(0, names),), (Step(0, names),) * 2)),))
+
+
+def stored_search(space=None, **changes):
     """What `prism search` stores, without its statistics."""
     symbolic = config.symbolic(config.search_slice(config.compose())["workload"])
-    data = {"program": program_to_json(symbolic), "graphs": list(graphs)}
+    data = {"program": program_to_json(symbolic), "space": (space or space_of()).to_json()}
     return data | {"workload": "rmsnorm", "seconds": {"total": 1.0}} | changes
 
 
@@ -55,19 +64,41 @@ def test_search_writes_the_agreed_json(tmp_path, capsys):
     out, log = tmp_path / "deep/swiglu.json", tmp_path / "swiglu.log"
     code, text, err = run(capsys, "search", "workload=swiglu", f"out={out}", f"log={log}")
     assert (code, err) == (0, "")
-    assert "PROVED" in text
-    assert "one of them: " in text
-    assert "loop {i=d_i}" in text
     data = json.loads(out.read_text())
     assert data["workload"] == "swiglu"
     assert set(data["seconds"]) == {"generate", "map", "refute", "prove", "total"}
-    assert all({"in", "out"} <= set(data["candidates"][s]) for s in ("generate", "map", "prove"))
-    proved = [g for g in data["graphs"] if g["verdict"] == "PROVED"]
-    assert proved
-    assert all(g["id"] and g["kernels"] == 1 and g["graph"]["kernels"] for g in proved)
+    assert all({"in", "out"} == set(counts) for counts in data["candidates"].values())
+    assert data["graphs"]["all"] == Space.from_json(data["space"]).count
+    assert data["graphs"]["all"] > data["graphs"]["single_kernel"] > 0
     assert data["program"]["sizes"] == {"n": "n", "d": "d", "f": "f"}
     assert list(out.parent.iterdir()) == [out]
     assert "done" in log.read_text()
+
+
+def test_search_shows_what_it_found_and_why_not_the_rest(capsys):
+    code, text, _ = run(capsys, "search", "workload=attention")
+    assert code == 0
+    assert len(text.splitlines()) <= 120
+    for part in (
+        "graphs proved: ",
+        "peak memory",
+        "partial candidates rejected: ",
+        "shapes: operands are cut differently",
+        "matches of rules: ",
+        "{matmul exp sum div matmul} ",  # a kind of kernel graph, in the table
+        "one kernel: ",
+        "loop {i=d_i}",
+        "imap {x:",
+        "two kernels, the first leaves partial results: ",
+        "split]",
+        "with a library operator: ",
+    ):
+        assert part in text, part
+    shown = text.index("one kernel: ")
+    assert "grid {x=d_x, y=d_y, z=d_z} loop {i=d_i}" in text[shown : text.index("two kernels")]
+    counts = [line.split(maxsplit=1) for line in text.splitlines() if line.startswith("  ")]
+    causes = [c for c in counts if len(c) == 2 and " of a " in c[1] and c[0].isdigit()]
+    assert causes == sorted(causes, key=lambda item: -int(item[0]))
 
 
 def test_a_slice_is_the_same_search(tmp_path, capsys):
@@ -75,22 +106,31 @@ def test_a_slice_is_the_same_search(tmp_path, capsys):
     found = []
     for name, args in (("a", ["workload=swiglu"]), ("b", [f"slice={json.dumps(data)}"])):
         assert run(capsys, "search", *args, f"out={tmp_path / name}")[0] == 0
-        graphs = json.loads((tmp_path / name).read_text())["graphs"]
-        found.append([(g["id"], g["verdict"]) for g in graphs])
+        found.append(json.loads((tmp_path / name).read_text())["space"])
     assert found[0] == found[1]
 
 
-def test_show_prints_the_graph_with_the_id(tmp_path, capsys):
-    out = tmp_path / "found.json"
-    assert run(capsys, "search", f"out={out}")[0] == 0
-    wanted = json.loads(out.read_text())["graphs"][0]["id"]
-    code, text, _ = run(capsys, "search", f"show={wanted}")
+def test_show_prints_the_graph_with_the_id(capsys):
+    code, text, _ = run(capsys, "search", "show=0.3")
     assert code == 0
-    assert f"graph: {wanted}, PROVED" in text
-    assert "one of them" not in text
-    code, _, err = run(capsys, "search", "show=nope")
-    assert code == 2
-    assert "show=nope: no graph" in one_line(err)
+    assert text.startswith("graph 0.3, PROVED\nkernel 0: grid ")
+    assert "generate" not in text
+    for wanted, part in (("nope", "an id is FAMILY.NUMBER"), ("0.99999", "no such graph")):
+        code, _, err = run(capsys, "search", f"show={wanted}")
+        assert code == 2
+        assert f"show={wanted}: graph" in one_line(err)
+        assert part in err
+
+
+def test_the_examples_differ_and_the_rest_is_counted(capsys):
+    from prism import terminal
+
+    result = stored_search(space_of(Loop(), Loop((("in:0", "d"),), (0, 1), ((1, "concat:d"),))))
+    terminal.graphs(result)
+    text = capsys.readouterr().out
+    assert "{exp} " in text and "{exp} {exp}" in text
+    assert "one kernel: 0.1, PROVED" in text, "the one with a loop shows more"
+    assert "two kernels" not in text and "library operator:" not in text
 
 
 SLICE = {"workload": {"name": "w", "inputs": {"X": ["n"]}, "formula": "O = exp(X)"}}
@@ -107,6 +147,8 @@ SLICE |= {"dtype": "bf16", "search": {"name": "guided"}}
         (SLICE | {"search": {}}, "'name' is missing"),
         (SLICE | {"search": {"name": "guided", "seconds": "soon"}}, "search.seconds='soon'"),
         (SLICE | {"search": {"name": "guided", "speed": 1}}, "'speed'"),
+        (SLICE | {"search": {"name": "guided", "library": ["gemm"]}}, "'gemm' is not an operator"),
+        (SLICE | {"search": {"name": "guided", "cache": True}}, "'cache'"),
         (SLICE | {"workload": {"name": "w", "inputs": {"X": ["n"]}}}, "`formula` must be text"),
         (SLICE | {"workload": SLICE["workload"] | {"inputs": {"X": "n"}}}, "`inputs.X`"),
         (SLICE | {"dtype": 16}, "`dtype` must be text"),
@@ -134,7 +176,13 @@ def test_a_bad_slice_of_a_case_is_one_line(tmp_path, capsys, stage):
         ({"workload": "rmsnorm"}, "not a result of `prism search`: 'program' is missing"),
         ([1], "not a result of `prism search`"),
         (stored_search(seconds={}), "'total' is missing"),
-        (stored_search(graphs=[{"id": "g", "verdict": "PROVED", "graph": 1}]), "not a result"),
+        (stored_search() | {"space": []}, "`space` must be a list of pieces"),
+        (
+            stored_search() | {"space": [{"kernels": [], "graphs": [[[0, {}]]]}]},
+            "family is missing",
+        ),
+        (stored_search() | {"space": [{"kernels": [1], "graphs": []}]}, "not a result"),
+        (stored_search(space_of(Loop((), (7,)))), "not a result"),
     ],
 )
 @pytest.mark.parametrize("stage", ["tune", "bench"])
@@ -285,22 +333,63 @@ def test_other_ends_are_one_line(capsys, monkeypatch, error, code, part):
     assert part in one_line(err)
 
 
-def test_an_interrupted_search_is_no_result(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def interrupted(monkeypatch):
+    """A search that Ctrl-C ends with one family found."""
     import prism.search
 
-    def interrupted(program, bounds, progress):
+    def search(program, bounds, *_args, **_more):
         result = prism.search.SearchResult(program, bounds)
-        result.ended = "interrupted"
+        result.ended, result.space = "interrupted", space_of()
         return result
 
-    monkeypatch.setattr(prism.search, "search", interrupted)
+    monkeypatch.setattr(prism.search, "search", search)
+
+
+def test_an_interrupted_search_leaves_what_it_found(tmp_path, capsys, interrupted):
     out = tmp_path / "found.json"
-    assert run(capsys, "search", f"out={out}")[0] == 130
-    assert not out.exists()
+    code, text, err = run(capsys, "search", f"out={out}")
+    assert code == 130
+    assert "ended: interrupted" in text
+    assert "interrupted" in one_line(err)
+    assert json.loads(out.read_text())["ended"] == "interrupted"
+    out.unlink()
+    data = json.dumps(config.search_slice(config.compose()))
+    assert run(capsys, "search", f"slice={data}", f"out={out}")[0] == 130
+    assert not out.exists(), "a workflow takes whole results only"
     code, _, err = run(capsys, "tune", f"out={tmp_path}/tuned")
     assert code == 130
     assert "interrupted" in one_line(err)
     assert not list(tmp_path.rglob("winner.json"))
+
+
+def test_tuning_what_an_interrupted_search_left_is_a_warning(tmp_path, capsys, monkeypatch):
+    import prism.measure.tune as module
+
+    tuned = []
+    monkeypatch.setattr(
+        module,
+        "tune",
+        lambda _p, graphs, *_a, **_m: tuned.append(graphs) or {"status": "failed", "reason": ""},
+    )
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps(stored_search(space_of(count=2), ended="interrupted")))
+    code, _, err = run(capsys, "tune", f"graphs={path}", f"out={tmp_path}/o")
+    assert code == 0
+    assert f"prism: warning: graphs={path}: its search was interrupted" in err
+    assert [name for name, _ in tuned[0]] == ["0.0", "0.1", "1.0", "1.1", "1.2", "1.3"]
+
+
+def test_tuning_draws_from_many_graphs(monkeypatch):
+    monkeypatch.setattr(given, "SINGLE", 30)
+    monkeypatch.setattr(given, "OTHERS", 7)
+    few, many = stored_search(space_of(count=3)), stored_search(space_of(count=90))
+    assert [name for name, _ in given.proved(few)][:4] == ["0.0", "0.1", "0.2", "1.0"]
+    names = [name for name, _ in given.proved(many, seed=3)]
+    single = [name for name in names if name.startswith("0.")]
+    assert 10 < len(single) <= 30 and 0 < len(names) - len(single) <= 7
+    assert names == [name for name, _ in given.proved(many, seed=3)]
+    assert names != [name for name, _ in given.proved(many, seed=4)]
 
 
 def bench_of(monkeypatch, **statuses):
