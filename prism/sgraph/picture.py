@@ -3,55 +3,22 @@
 The kernel graph's tensors stand above and below the frame of each thread-block graph; inside it are
 the loaders with imap and fmap, the operators, the accumulators (orange) and the output savers with
 omap. The text beneath a box is the shape of what it makes, per block and iteration. Numbers such as
-%3 are those of the text form.
+%3 are those of the text form. Of several kernels, the kernel graph comes first: tensors between
+kernels (grey), generated kernels, and library operators (violet), which are one box and no frame.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from html import escape
 
 from prism.program.node import Node, Op
 from prism.program.program import Program
 from prism.sgraph.graph import Kernel, SGraph
-from prism.sgraph.layers import place
-from prism.sgraph.text import detail, dims, maps, numbered, shapes, stages
+from prism.sgraph.panel import CHAR, LAYER_GAP, LINE, Cell, Panel, rect, text, wrapped
+from prism.sgraph.text import LIBRARY, detail, dims, maps, numbered, shapes, stages, tensor_axes
 
-_CHAR = 7.3  # advance of a 12 px monospace glyph, rounded up: text is never wider than its box
-_LINE = 16.0
-_NBSP = "\u00a0"  # SVG collapses ordinary leading spaces
-_PAD, _LAYER_GAP, _WRAP = 8.0, 36.0, 30
 _SIGMA = "σ(T,a) = Π over p of (m[T,a,p]·d_p + 1 − m[T,a,p])"  # equation (3)
-_COLOUR = {  # fill, border; distinguishable in greyscale and by colour-blind readers
-    "tensor": ("#ffffff", "#333333"),
-    "loader": ("#dcebf7", "#2f6f9f"),
-    "operator": ("#f7f7f7", "#666666"),
-    "accumulator": ("#fbdcb0", "#b5651d"),
-    "saver": ("#d9f0e3", "#2c7a55"),
-}
-
-
-@dataclass
-class _Cell:
-    """One box: lines of text inside, and beneath it the lines of a shape."""
-
-    kind: str
-    lines: list[str]
-    shape: list[str]
-    dashed: bool = False
-    x: float = 0.0
-    y: float = 0.0
-    width: float = field(init=False)
-
-    def __post_init__(self):
-        longest = max(len(line) for line in self.lines)
-        beneath = max((len(line) for line in self.shape), default=0)
-        self.box = longest * _CHAR + 2 * _PAD
-        self.width = max(self.box, beneath * _CHAR)
-        self.box_height = len(self.lines) * _LINE + _PAD
-        self.height = self.box_height + len(self.shape) * _LINE
 
 
 def svg(graph: SGraph, program: Program | None = None) -> str:
@@ -59,13 +26,18 @@ def svg(graph: SGraph, program: Program | None = None) -> str:
 
     `program` adds the sizes of the kernel-level tensors.
     """
+    axes = {name: _sized(labels, program) for name, labels in tensor_axes(graph).items()}
+    several = len(graph.kernels) > 1 or any(k.library for k in graph.kernels)
+    panels: list[_Kernels | _Picture] = [_Kernels(graph, axes)] if several else []
+    panels += [
+        _Picture(i, k, axes, _between(graph)) for i, k in enumerate(graph.kernels) if not k.library
+    ]
     drawn = []
     top, width = 8.0, 800.0
-    for number, kernel in enumerate(graph.kernels):
-        picture = _Picture(number, kernel, program)
-        drawn.append((top, picture))
-        top += picture.height + 14
-        width = max(width, picture.width + 16)
+    for panel in panels:
+        drawn.append((top, panel))
+        top += panel.height + 14
+        width = max(width, panel.width + 16)
     parts = [f'<g transform="translate(8 {y:.0f})">{p.draw(width - 16)}</g>' for y, p in drawn]
     label = escape(f"sGraph of {len(graph.kernels)} kernel(s), {graph.operators} operators")
     return (
@@ -76,33 +48,105 @@ def svg(graph: SGraph, program: Program | None = None) -> str:
     )
 
 
-class _Picture:
+def _sized(axes: tuple[str, ...], program: Program | None) -> list[str]:
+    """Axes with their sizes, where the program has them."""
+    sizes = program.sizes if program is not None else {}
+    return [f"{a}={sizes[a]}" if isinstance(sizes.get(a), int) else a for a in axes]
+
+
+def _between(graph: SGraph) -> frozenset[str]:
+    """Tensors that one kernel writes and another reads."""
+    made = {name for kernel in graph.kernels for name in kernel.writes}
+    return frozenset(name for kernel in graph.kernels for name in kernel.reads if name in made)
+
+
+def _tensor_cell(name: str, axes: list[str], between: frozenset[str]) -> Cell:
+    return Cell("between" if name in between else "tensor", [name], wrapped(axes))
+
+
+def _longest_paths(panel: Panel, late: frozenset = frozenset()) -> dict[object, int]:
+    """Layers of a panel's cells; those in `late` stand below all others."""
+    above: dict[object, list] = {key: [] for key in panel.cells}
+    for source, target in panel.edges:
+        above[target].append(source)
+    order = list(TopologicalSorter(above).static_order())
+    layer: dict[object, int] = {}
+    floor = 0
+    for part in (False, True):
+        for key in order:
+            if (key in late) == part:
+                layer[key] = max([floor, *(layer[p] + 1 for p in above[key])])
+        floor = max(layer.values()) + 1
+    return {key: layer[key] for key in panel.cells}
+
+
+class _Kernels(Panel):
+    """The kernel graph: tensors and kernels, from the program's inputs to its outputs."""
+
+    def __init__(self, graph: SGraph, axes: dict[str, list[str]]):
+        super().__init__()
+        self.library = any(kernel.library for kernel in graph.kernels)
+        made = {name for kernel in graph.kernels for name in kernel.writes}
+        between = _between(graph)
+        for name, labels in axes.items():
+            self.cells[name] = _tensor_cell(name, labels, between)
+        for number, kernel in enumerate(graph.kernels):
+            self.cells[number] = _kernel_cell(number, kernel)
+            self.edges += [(name, number) for name in kernel.reads]
+            self.edges += [(number, name) for name in kernel.writes]
+        layer = _longest_paths(self)
+        for source in axes.keys() - made:  # an input stands just above its first reader
+            layer[source] = min(layer[k] for s, k in self.edges if s == source) - 1
+        self.lay(layer, 20)
+        y = 36.0
+        for level in range(max(layer.values()) + 1):
+            self.row(level, y)
+            y = self.bottom[level] + LAYER_GAP
+        self.height = y - LAYER_GAP + (34 if self.library else 14)
+
+    def draw(self, width: float) -> str:
+        """SVG elements of the kernel graph in a frame of the given width."""
+        parts = [
+            rect(0, 0, width, self.height, "#fff", "#333", 6),
+            text(12, 20, ["Kernel graph"], bold=True),
+            self.graph((width - self.width) / 2),
+        ]
+        if self.library:
+            parts.append(text(12, self.height - 12, [LIBRARY], colour="#555"))
+        return "".join(parts)
+
+
+def _kernel_cell(number: int, kernel: Kernel) -> Cell:
+    if kernel.library:
+        operator = kernel.operator
+        lines = [f"kernel {number}: library", f"{_title(operator)} {detail(operator)}".strip()]
+        return Cell("library", lines, [])
+    lines = [f"kernel {number}: generated", *_braced("grid_dim: ", kernel.block.grid)]
+    if kernel.block.loop:
+        lines.append(f"forloop_dim: {dims((kernel.block.loop,))}")
+    lines += [f"{axis} = d_{par}, fresh" for axis, par in kernel.fresh.items()]
+    return Cell("kernel", lines, [])
+
+
+class _Picture(Panel):
     """The layout of one kernel: layers of cells from input tensors to output tensors."""
 
-    def __init__(self, number: int, kernel: Kernel, program: Program | None):
-        self.number, self.kernel, self.program = number, kernel, program
-        self.cells: dict[object, _Cell] = {}
-        self.edges: list[tuple[object, object]] = []
+    def __init__(
+        self, number: int, kernel: Kernel, axes: dict[str, list[str]], between: frozenset[str]
+    ):
+        super().__init__()
+        self.number, self.kernel, self.axes, self.between = number, kernel, axes, between
         self.stages = stages(kernel)
         self.head, self.loop_note = self._notes()
         # The left column holds the names of frames and stages; no edge ever enters it.
         names = [*self.head, *self.loop_note, "Kernel graph, kernel 00"]
-        self.gutter = 36 + max(map(len, names)) * _CHAR
         self._make_cells()
-        self.layer = self._layers()
-        layout = place(self.layer, {k: c.width for k, c in self.cells.items()}, self.edges)
-        for key, cell in self.cells.items():
-            cell.x = layout.x[key] + self.gutter
-        self.lanes = {e: [x + self.gutter for x in xs] for e, xs in layout.lanes.items()}
-        right = [c.x + c.width / 2 for c in self.cells.values()]
-        right += [x + 7 for xs in self.lanes.values() for x in xs]
-        self.width = max(right) + 20
+        self.lay(self._layers(), 36 + max(map(len, names)) * CHAR)
         self._rows()
 
     def _notes(self) -> tuple[list[str], list[str]]:
         block = self.kernel.block
-        grid = [f"{p}=d_{p}" for p in block.grid]
-        head = ["ThreadBlock graph", *_braced("grid_dim: ", grid)]
+        head = ["ThreadBlock graph", *_braced("grid_dim: ", block.grid)]
         if block.loop is None:
             return head, []
         note = [f"loop over {block.loop}"]
@@ -117,7 +161,7 @@ class _Picture:
             kind = {Op.LOAD: "loader", Op.ACCUM: "accumulator", Op.SAVE: "saver"}.get(node.op)
             lines = [f"%{number[node]} {_title(node)}"]
             if node.op is Op.LOAD:
-                self._tensor(("in", node.arg), node)
+                self._tensor(("in", node.arg))
                 self.edges.append((("in", node.arg), node))
             if node.op in (Op.LOAD, Op.SAVE):
                 for name, _ in maps(self.kernel, node):
@@ -127,18 +171,15 @@ class _Picture:
                 lines.append(f"%{number[node.src[0]]} {sign} %{number[node.src[1]]}")
             elif detail(node):
                 lines.append(detail(node))
-            text = [e.replace("sigma", "σ").replace("*", "·") for e in shape[node]]
-            below = _wrapped(text)
-            self.cells[node] = _Cell(kind or "operator", lines, below, node in before)
+            below = wrapped(e.replace("sigma", "σ").replace("*", "·") for e in shape[node])
+            self.cells[node] = Cell(kind or "operator", lines, below, node in before)
             self.edges += [(source, node) for source in node.src]
             if node.op is Op.SAVE:
-                self._tensor(("out", node.arg), node)
+                self._tensor(("out", node.arg))
                 self.edges.append((node, ("out", node.arg)))
 
-    def _tensor(self, key: tuple[str, str], node: Node) -> None:
-        sizes = self.program.sizes if self.program is not None else {}
-        text = [f"{a}={sizes[a]}" if isinstance(sizes.get(a), int) else a for a in node.axes]
-        self.cells[key] = _Cell("tensor", [node.arg], _wrapped(text))
+    def _tensor(self, key: tuple[str, str]) -> None:
+        self.cells[key] = _tensor_cell(key[1], self.axes[key[1]], self.between)
 
     def _map(self, node: Node, name: str) -> list[str]:
         if self.kernel.mapping is not None:
@@ -151,39 +192,23 @@ class _Picture:
     def _layers(self) -> dict[object, int]:
         """Longest paths; everything after the loop stands below everything in it."""
         after = {*self.stages.get("after the loop", ()), *(k for k in self.cells if _out(k))}
-        above: dict[object, list] = {key: [] for key in self.cells}
-        for source, target in self.edges:
-            above[target].append(source)
-        order = list(TopologicalSorter(above).static_order())
-        layer: dict[object, int] = {}
-        floor = 0
-        for late in (False, True):
-            for key in order:
-                if (key in after) == late:
-                    layer[key] = max([floor, *(layer[p] + 1 for p in above[key])])
-            floor = max(layer.values()) + 1
+        layer = _longest_paths(self, frozenset(after))
         last = max(layer.values())
-        layer |= {key: last for key in self.cells if _out(key)}
-        return {key: layer[key] for key in self.cells}
+        return layer | {key: last for key in self.cells if _out(key)}
 
     def _rows(self) -> None:
         """Vertical positions: every layer as high as its highest cell, frames in between."""
         last = max(self.layer.values())
         inside = [n for k, ns in self.stages.items() if k != "after the loop" for n in ns]
         self.loop_end = max(self.layer[n] for n in inside)
-        self.top, self.bottom = {}, {}
         y = 26.0
         for level in range(last + 1):
-            cells = [c for k, c in self.cells.items() if self.layer[k] == level]
-            self.top[level] = y
-            for cell in cells:
-                cell.y = y
-            self.bottom[level] = y + max(c.height for c in cells)
+            self.row(level, y)
             if level == self.loop_end:  # the notes beside the loop need their room too
                 notes = len(self.head) + len(self.loop_note) + 1
-                self.bottom[level] = max(self.bottom[level], self.top[1] + notes * _LINE)
-            y = self.bottom[level] + _LAYER_GAP
-        self.frame = (self.bottom[0] + _LAYER_GAP / 2, self.top[last] - _LAYER_GAP / 2)
+                self.bottom[level] = max(self.bottom[level], self.top[1] + notes * LINE)
+            y = self.bottom[level] + LAYER_GAP
+        self.frame = (self.bottom[0] + LAYER_GAP / 2, self.top[last] - LAYER_GAP / 2)
         self.height = self.bottom[last] + (14 if self.kernel.mapping else 34)
 
     # Drawing ------------------------------------------------------------------------------
@@ -193,47 +218,22 @@ class _Picture:
         frame_top, frame_bottom = self.frame
         block = self.kernel.block
         parts = [
-            _rect(0, 0, width, self.height, "#fff", "#333", 6),
-            _rect(10, frame_top, width - 20, frame_bottom - frame_top, "#fff", "#888", 4, "6 4"),
-            _text(12, 20, [f"Kernel graph, kernel {self.number}"], bold=True),
+            rect(0, 0, width, self.height, "#fff", "#333", 6),
+            rect(10, frame_top, width - 20, frame_bottom - frame_top, "#fff", "#888", 4, "6 4"),
+            text(12, 20, [f"Kernel graph, kernel {self.number}"], bold=True),
         ]
         if block.loop:
-            low = self.bottom[self.loop_end] + _LAYER_GAP / 2
+            low = self.bottom[self.loop_end] + LAYER_GAP / 2
             parts.append(
-                _rect(14, frame_top + 4, width - 28, low - frame_top - 4, "#f3f6fa", "none", 3)
+                rect(14, frame_top + 4, width - 28, low - frame_top - 4, "#f3f6fa", "none", 3)
             )
-            note_top = low - 10 - _LINE * (len(self.loop_note) - 1)
-            parts.append(_text(20, note_top, self.loop_note, colour="#555"))
-            parts.append(_text(20, low + 18, ["after the loop"], colour="#555"))
-        parts.append(_text(20, frame_top + 22, self.head, bold=True))
+            note_top = low - 10 - LINE * (len(self.loop_note) - 1)
+            parts.append(text(20, note_top, self.loop_note, colour="#555"))
+            parts.append(text(20, low + 18, ["after the loop"], colour="#555"))
+        parts.append(text(20, frame_top + 22, self.head, bold=True))
         if self.kernel.mapping is None:
-            parts.append(_text(20, self.height - 12, [_SIGMA], colour="#555"))
-        shift = (width - self.width) / 2
-        parts.append(f'<g transform="translate({shift:.1f} 0)">')
-        parts += [self._edge(a, b) for a, b in dict.fromkeys(self.edges)]
-        parts += [_box(cell) for cell in self.cells.values()]
-        return "".join([*parts, "</g>"])
-
-    def _edge(self, source: object, target: object) -> str:
-        a, b = self.cells[source], self.cells[target]
-        arrivals = sorted(
-            {s for s, t in self.edges if t == target},
-            key=lambda s: (self.lanes[s, target] or [self.cells[s].x])[-1],
-        )
-        port = b.x - b.box / 2 + b.box * (arrivals.index(source) + 1) / (len(arrivals) + 1)
-        y = self.bottom[self.layer[source]]
-        path = [f"M{a.x:.1f} {a.y + a.height + 2:.1f}V{y:.1f}"]
-        x = a.x
-        stops = [*enumerate(self.lanes[source, target], self.layer[source] + 1)]
-        for level, lane in stops:
-            path.append(_curve(x, y, lane, self.top[level]) + f"V{self.bottom[level]:.1f}")
-            x, y = lane, self.bottom[level]
-        path.append(_curve(x, y, port, b.y - 6))
-        tip = f"M{port:.1f} {b.y:.1f}l-4 -7h8z"
-        return (
-            f'<path d="{"".join(path)}" fill="none" stroke="#555" stroke-width="1.2"/>'
-            f'<path d="{tip}" fill="#555"/>'
-        )
+            parts.append(text(20, self.height - 12, [_SIGMA], colour="#555"))
+        return "".join([*parts, self.graph((width - self.width) / 2)])
 
 
 def _out(key: object) -> bool:
@@ -245,60 +245,11 @@ def _title(node: Node) -> str:
     return names.get(node.op, node.op.value.capitalize())
 
 
-def _braced(name: str, entries: list[str]) -> list[str]:
+def _braced(name: str, pars: tuple[str, ...]) -> list[str]:
     """`grid_dim: {x=d_x}` on one line, or one entry a line where there are several."""
+    entries = [f"{p}=d_{p}" for p in pars]
     if len(entries) < 2:
         return [f"{name}{{{', '.join(entries)}}}"]
     pad = " " * (len(name) + 1)
     first, *rest = [e + ("," if e is not entries[-1] else "}") for e in entries]
     return [f"{name}{{{first}", *(pad + r for r in rest)]
-
-
-def _wrapped(entries: Iterable[str]) -> list[str]:
-    """A shape as `[a, b]`, over several lines where it is long."""
-    lines = ["["]
-    entries = list(entries)
-    for i, entry in enumerate(entries):
-        piece = entry + (", " if i < len(entries) - 1 else "]")
-        if len(lines[-1]) > 1 and len(lines[-1] + piece) > _WRAP:
-            lines.append(" ")
-        lines[-1] += piece
-    return [line.rstrip() for line in lines] if entries else ["[]"]
-
-
-def _curve(x0: float, y0: float, x1: float, y1: float) -> str:
-    middle = (y0 + y1) / 2
-    return f"C{x0:.1f} {middle:.1f} {x1:.1f} {middle:.1f} {x1:.1f} {y1:.1f}"
-
-
-def _box(cell: _Cell) -> str:
-    fill, border = _COLOUR[cell.kind]
-    dash = "4 3" if cell.dashed else ""
-    left = cell.x - cell.box / 2
-    centre = {"anchor": "middle"}
-    first, *rest = cell.lines
-    return (
-        _rect(left, cell.y, cell.box, cell.box_height, fill, border, 4, dash)
-        + _text(cell.x, cell.y + _LINE, [first], bold=True, **centre)
-        + _text(cell.x, cell.y + 2 * _LINE, rest, **centre)
-        + _text(
-            cell.x, cell.y + cell.box_height + _LINE - 3, cell.shape, colour="#7a1f1f", **centre
-        )
-    )
-
-
-def _rect(x, y, width, height, fill, stroke, radius, dash="") -> str:
-    extra = f' stroke-dasharray="{dash}"' if dash else ""
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius}" '
-        f'fill="{fill}" stroke="{stroke}"{extra}/>'
-    )
-
-
-def _text(x, y, lines: Iterable[str], bold=False, colour="#111", anchor="start") -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    return "".join(
-        f'<text x="{x:.1f}" y="{y + i * _LINE:.1f}" fill="{colour}" text-anchor="{anchor}"{weight}>'
-        f"{escape(line.replace('  ', _NBSP * 2))}</text>"
-        for i, line in enumerate(lines)
-    )

@@ -5,6 +5,13 @@ kernel 0: grid {x=d_x} loop {i=d_i}
   writes O[n, f]
   in the loop
     %0 = load X        [n, d/d_i]      imap {-} fmap {i:d}
+
+Of several kernels, the kernel graph comes first:
+
+kernel graph
+  kernel 0: grid {x=d_x, y=d_y}     X W -> t1
+  kernel 1: library sum over split  t1 -> O
+  between: t1[n, f, split], split = d_y of kernel 0
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ from prism.sgraph.constraints import Dim
 from prism.sgraph.constraints import dims as origins
 from prism.sgraph.graph import Kernel, SGraph
 
+LIBRARY = "library: the backend's own kernel of that one operator; no vendor library is linked"
 _NOTE = "sigma(T,a) = product over p of (m[T,a,p] * d_p + 1 - m[T,a,p])"
 
 
@@ -25,14 +33,18 @@ def text(graph: SGraph, program: Program | None = None) -> str:
 
     Shapes are per block and, in the loop, per iteration (paper equation 3): `d/d_i` is the extent
     of axis d over the size of loop dimension i. A kernel without a mapping shows its variables and
-    `d/sigma(T,d)`. `program` adds the sizes of the axes.
+    `d/sigma(T,d)`. `program` adds the sizes of the axes. A library operator is one line of the
+    kernel graph.
     """
     lines = []
     if program is not None:
         sizes = " ".join(f"{axis}={size}" for axis, size in program.sizes.items())
         lines.append(f"program {program.name} {program.dtype}: {sizes}".rstrip())
+    if len(graph.kernels) > 1 or any(k.library for k in graph.kernels):
+        lines += _overview(graph)
     for number, kernel in enumerate(graph.kernels):
-        lines += _kernel(number, kernel)
+        if not kernel.library:
+            lines += _kernel(number, kernel)
     return "\n".join(lines) + "\n"
 
 
@@ -50,7 +62,27 @@ def shapes(kernel: Kernel) -> dict[Node, tuple[str, ...]]:
             return dim.axis
         return f"{dim.axis}/{over[0]}" if len(over) == 1 else f"{dim.axis}/({'*'.join(over)})"
 
-    return {n: tuple(extent(n, d[a]) for a in n.axes) for n, d in origins(block).items()}
+    found = {n: tuple(extent(n, d[a]) for a in n.axes) for n, d in origins(block).items()}
+    for saver in block.savers:  # d_p elements along a fresh axis, one of each block
+        for axis in kernel.tensor_axes(saver)[len(saver.axes) :]:
+            found[saver] += (f"{axis}/d_{kernel.fresh[axis]}",)
+    return found
+
+
+def tensor_axes(graph: SGraph) -> dict[str, tuple[str, ...]]:
+    """Axes of the kernel-level tensors, in the order of their first use, fresh ones with extents.
+
+    A fresh axis reads `split=d_y of kernel 0`; `split=d_y` where the graph has one kernel.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for number, kernel in enumerate(graph.kernels):
+        of = f" of kernel {number}" if len(graph.kernels) > 1 else ""
+        for loader in kernel.block.loaders:
+            found.setdefault(loader.arg, loader.axes)
+        for saver in kernel.block.savers:
+            fresh = kernel.tensor_axes(saver)[len(saver.axes) :]
+            found[saver.arg] = saver.axes + tuple(f"{a}=d_{kernel.fresh[a]}{of}" for a in fresh)
+    return found
 
 
 def stages(kernel: Kernel) -> dict[str, tuple[Node, ...]]:
@@ -115,14 +147,37 @@ def detail(node: Node) -> str:
     return f"{words.get(node.op, 'over')} {node.arg}".strip()
 
 
+def _overview(graph: SGraph) -> list[str]:
+    """The kernels with the names of their tensors, then the tensors between them with axes."""
+    heads = [_head(number, kernel) for number, kernel in enumerate(graph.kernels)]
+    width = max(map(len, heads))
+    read = {name for kernel in graph.kernels for name in kernel.reads}
+    lines, between = ["kernel graph"], []
+    for number, (head, kernel) in enumerate(zip(heads, graph.kernels, strict=True)):
+        lines.append(f"  {head:<{width}}  {' '.join(kernel.reads)} -> {' '.join(kernel.writes)}")
+        kept = [s for s in kernel.block.savers if s.arg in read]
+        shown = [f"{s.arg}[{', '.join(kernel.tensor_axes(s))}]" for s in kept]
+        notes = [f", {axis} = d_{par} of kernel {number}" for axis, par in kernel.fresh.items()]
+        between += [f"  between: {' '.join(shown)}{''.join(notes)}"] if shown else []
+    if any(kernel.library for kernel in graph.kernels):
+        between.append(f"  ({LIBRARY})")
+    return lines + between
+
+
+def _head(number: int, kernel: Kernel) -> str:
+    if kernel.library:
+        operator = kernel.operator
+        return f"kernel {number}: library {operator.op.value} {detail(operator)}".rstrip()
+    head = f"kernel {number}: grid {dims(kernel.block.grid)}"
+    return f"{head} loop {dims((kernel.block.loop,))}" if kernel.block.loop else head
+
+
 def _kernel(number: int, kernel: Kernel) -> list[str]:
     block = kernel.block
-    head = f"kernel {number}: grid {dims(block.grid)}"
-    if block.loop:
-        head += f" loop {dims((block.loop,))}"
     loads = " ".join(f"{n.arg}[{', '.join(n.axes)}]" for n in block.loaders)
-    saves = " ".join(f"{n.arg}[{', '.join(n.axes)}]" for n in block.savers)
-    lines = [head, f"  reads {loads}", f"  writes {saves}"]
+    saved = tensor_axes(SGraph((kernel,)))
+    saves = " ".join(f"{name}[{', '.join(saved[name])}]" for name in kernel.writes)
+    lines = [_head(number, kernel), f"  reads {loads}", f"  writes {saves}"]
     shape, number_of = shapes(kernel), numbered(kernel)
     rows: list[tuple[str, ...]] = []
     for stage, nodes in stages(kernel).items():

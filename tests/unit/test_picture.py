@@ -7,6 +7,7 @@ from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
+from codegen_graphs import flash_decoding, rmsnorm_library, two_outputs
 
 from prism.program import Builder, Node, Op
 from prism.sgraph import BlockGraph, Kernel, MapVar, SGraph, make_mapping
@@ -61,6 +62,9 @@ GRAPHS = {
     "concat": row_sums("concat:r"),
     "no_loop": no_loop(),
     "two_kernels": SGraph(rmsnorm().kernels + attention().kernels),
+    "split": flash_decoding(2, 8, 1, 1024, 128, 128)[1],
+    "library": rmsnorm_library(16, 1024, 4096)[1],
+    "two_outputs": two_outputs(4, 64)[1],
 }
 
 
@@ -84,6 +88,78 @@ def test_text_of_rmsnorm_is_this():
         "    %10 = div %5 %9           [n, f/d_x]\n"
         "    %11 = save %10 as O       [n, f/d_x]      omap {x:f}\n"
     )
+
+
+def test_text_of_flash_decoding_is_this():
+    assert text(flash_decoding(2, 8, 1, 1024, 128, 128)[1]) == (
+        "kernel graph\n"
+        "  kernel 0: grid {x=d_x, y=d_y, z=d_z} loop {i=d_i}  Q K V -> t1 t2\n"
+        "  kernel 1: grid {x=d_x, y=d_y}                      t2 t1 -> O\n"
+        "  between: t1[b, g, s, split] t2[b, g, s, e, split], split = d_z of kernel 0\n"
+        "kernel 0: grid {x=d_x, y=d_y, z=d_z} loop {i=d_i}\n"
+        "  reads Q[b, g, s, d] K[b, g, h, d] V[b, g, h, e]\n"
+        "  writes t1[b, g, s, split=d_z] t2[b, g, s, e, split=d_z]\n"
+        "  before the loop\n"
+        "    %0 = load Q               [b/d_x, g/d_y, s, d]            "
+        " imap {x:b, y:g} fmap {-}\n"
+        "  in the loop\n"
+        "    %1 = load K               [b/d_x, g/d_y, h/(d_z*d_i), d]  "
+        " imap {x:b, y:g, z:h} fmap {i:h}\n"
+        "    %2 = matmul %0 %1 over d  [b/d_x, g/d_y, s, h/(d_z*d_i)]\n"
+        "    %3 = exp %2               [b/d_x, g/d_y, s, h/(d_z*d_i)]\n"
+        "    %4 = sum %3 over h        [b/d_x, g/d_y, s]\n"
+        "    %5 = load V               [b/d_x, g/d_y, h/(d_z*d_i), e]  "
+        " imap {x:b, y:g, z:h} fmap {i:h}\n"
+        "    %6 = matmul %3 %5 over h  [b/d_x, g/d_y, s, e]\n"
+        "  after the loop\n"
+        "    %7 = accum %4 sum         [b/d_x, g/d_y, s]\n"
+        "    %8 = save %7 as t1        [b/d_x, g/d_y, s, split/d_z]    "
+        " omap {x:b, y:g, z:split}\n"
+        "    %9 = accum %6 sum         [b/d_x, g/d_y, s, e]\n"
+        "    %10 = save %9 as t2       [b/d_x, g/d_y, s, e, split/d_z] "
+        " omap {x:b, y:g, z:split}\n"
+        "kernel 1: grid {x=d_x, y=d_y}\n"
+        "  reads t2[b, g, s, e, split] t1[b, g, s, split]\n"
+        "  writes O[b, g, s, e]\n"
+        "  block\n"
+        "    %0 = load t2            [b/d_x, g/d_y, s, e, split]  imap {x:b, y:g}\n"
+        "    %1 = sum %0 over split  [b/d_x, g/d_y, s, e]\n"
+        "    %2 = load t1            [b/d_x, g/d_y, s, split]     imap {x:b, y:g}\n"
+        "    %3 = sum %2 over split  [b/d_x, g/d_y, s]\n"
+        "    %4 = div %1 %3          [b/d_x, g/d_y, s, e]\n"
+        "    %5 = save %4 as O       [b/d_x, g/d_y, s, e]         omap {x:b, y:g}\n"
+    )
+
+
+def test_a_library_operator_is_one_line_and_one_box():
+    graph = rmsnorm_library(16, 1024, 4096)[1]
+    assert text(graph).startswith(
+        "kernel graph\n"
+        "  kernel 0: library matmul over d  X W -> t1\n"
+        "  kernel 1: grid {x=d_x, y=d_y}    t1 X -> O\n"
+        "  between: t1[n, f]\n"
+        "  (library: the backend's own kernel of that one operator; no vendor library is linked)\n"
+        "kernel 1: grid {x=d_x, y=d_y}\n"
+    )
+    words = texts_of(svg(graph))
+    assert words.count("kernel 0: library") == words.count("Matmul over d") == 1
+    assert "%2 Matmul" not in words and "no vendor library is linked" in " ".join(words)
+    alone = SGraph(graph.kernels[:1])
+    assert text(alone).splitlines()[1] == "  kernel 0: library matmul over d  X W -> t1"
+    assert texts_of(svg(alone)).count("kernel 0: library") == 1
+
+
+def test_the_kernel_graph_shows_the_fresh_axis_and_what_lies_between():
+    words = texts_of(svg(GRAPHS["two_outputs"]))
+    assert "split = d_y, fresh" in words and "omap: {n↔x, split↔y}" in words
+    assert words.count("[n, split=d_y of kernel 0]") == 6  # two tensors, seen three times
+    grey = re.findall(r'fill="#eeeeee"', svg(GRAPHS["two_outputs"]))
+    assert len(grey) == 9
+    assert "Kernel graph" not in texts_of(svg(GRAPHS["rmsnorm"]))
+
+
+def texts_of(drawn: str) -> list[str]:
+    return [t.text for t in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
 
 
 def test_text_names_variables_while_there_is_no_mapping():
@@ -136,12 +212,13 @@ def test_picture_holds_every_part_and_is_stable(name):
     graph = GRAPHS[name]
     drawn = svg(graph)
     assert drawn == svg(SGraph.from_json(graph.to_json()))
-    words = [t.text for t in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
-    for kernel in graph.kernels:
+    words = texts_of(drawn)
+    generated = [kernel for kernel in graph.kernels if not kernel.library]
+    for kernel in generated:
         for node in kernel.block.nodes:
             title = {Op.LOAD: "Input Loader", Op.SAVE: "Output Saver", Op.ACCUM: "Accum"}
             assert any(title.get(node.op, node.op.value.capitalize()) in w for w in words)
-        assert words.count("ThreadBlock graph") == len(graph.kernels)
+    assert words.count("ThreadBlock graph") == len(generated)
     assert not re.search(r"(href|src|url)\s*[=(]", drawn)
 
 
