@@ -24,11 +24,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition: `lacks t k`, `has t k`, `within v t` (v's axes are among t's), `differ a b`."""
+    """A condition: `lacks t k`, `has t k`, `within v t` (v's axes are among t's), `differ a b`.
+
+    `monotone o`: the unary operator never decreases, whatever its constant.
+    """
 
     kind: str
     left: str
@@ -48,6 +53,11 @@ def has(tensor: str, axis: str) -> Guard:
 def within(inner: str, outer: str) -> Guard:
     """Every axis of `inner` is an axis of `outer`: the broadcast does not grow `outer`."""
     return Guard("within", inner, outer)
+
+
+def monotone(operator: str) -> Guard:
+    """A unary operator that never decreases."""
+    return Guard("monotone", operator, operator)
 
 
 def differ(a: str, b: str) -> Guard:
@@ -115,3 +125,85 @@ def with_mirrors(axioms: Iterable[Axiom]) -> Iterator[Axiom]:
                 for image in images
             ]
         yield from images
+
+
+class Rule(NamedTuple):
+    """An axiom in one direction: left becomes right."""
+
+    name: str
+    left: str
+    right: str
+    guards: tuple[Guard, ...]
+
+
+class Use(NamedTuple):
+    """An operator class that a pattern uses; `operator` is a name, a variable or None."""
+
+    head: str
+    operator: str | None
+
+
+_WITH_OPERATOR = frozenset({"Un", "Bin", "Fold", "Merge"})
+
+
+def use_of(head: str, operator: str) -> Use:
+    """What a term of constructor `head` with this text in front uses."""
+    return Use(head, f'"{operator}"' if head in _WITH_OPERATOR else None)
+
+
+@cache
+def rules(axiom: Axiom) -> tuple[Rule, ...]:
+    """The directions in which an axiom is applied."""
+    found = (Rule(axiom.name, axiom.left, axiom.right, axiom.guards),)
+    if axiom.both:
+        found += (Rule(f"{axiom.name}, reversed", axiom.right, axiom.left, axiom.guards),)
+    return found
+
+
+@cache
+def _uses(pattern: str) -> frozenset[Use]:
+    found: set[Use] = set()
+    stack: list[Pattern] = [read(pattern)]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, list):
+            found.add(Use(item[0], item[1] if item[0] in _WITH_OPERATOR else None))
+            stack.extend(item[1:])
+    return frozenset(found)
+
+
+def applicable(axioms: Iterable[Axiom], present: Iterable[Use]) -> list[Rule]:
+    """The rules that can ever match where only the operators `present`, and what rules make, occur.
+
+    Loading a rule takes longer than running one that matches nothing.
+    """
+    known = set(present)
+    waiting = [rule for axiom in axioms for rule in rules(axiom)]
+    loaded: list[Rule] = []
+    while True:
+        heads = {use.head for use in known}
+        ready, later = [], []
+        for rule in waiting:
+            fits = all(_known(use, known, heads) for use in _uses(rule.left))
+            (ready if fits else later).append(rule)
+        if not ready:
+            return loaded
+        loaded, waiting = loaded + ready, later
+        for rule in ready:
+            known |= _made(rule, known)
+
+
+def _known(use: Use, known: set[Use], heads: set[str]) -> bool:
+    literal = use.operator is not None and use.operator.startswith('"')
+    return use in known if literal else use.head in heads
+
+
+def _made(rule: Rule, known: set[Use]) -> set[Use]:
+    """What the right side may hold: a variable stands for any operator the left side may have."""
+    left = {use.head for use in _uses(rule.left) if use.operator == "o"}
+    bound = {use.operator for use in known if use.head in left}
+    made: set[Use] = set()
+    for use in _uses(rule.right):
+        names = bound if use.operator == "o" else {use.operator}
+        made |= {Use(use.head, name) for name in names}
+    return made

@@ -1,4 +1,4 @@
-"""The bridge to egglog: axioms and expressions as text programs, e-graphs as plain tables."""
+"""The bridge to egglog: expressions in, verdicts and plain tables out."""
 
 from __future__ import annotations
 
@@ -6,126 +6,15 @@ import re
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from egglog.bindings import EGraph
 
 from prism.errors import PrismError
-from prism.program.node import BINARY, LEGAL, UNARY, Node, Op, topological
-from prism.verify.axiom import Axiom, Guard
-
-_PRELUDE = """
-(sort Axes (Set String))
-(datatype T
-  (In String) (Un String T) (Scale String T) (Bin String T T) (Mat T T String)
-  (Fold String T String)
-  (Part T String String) (Comb T String String) (Merge String T String) (Repl T String))
-(function axes (T) Axes :merge old)
-(ruleset analysis)
-(rule ((= e (Un o t)) (= a (axes t))) ((set (axes e) a)) :ruleset analysis)
-(rule ((= e (Scale c t)) (= a (axes t))) ((set (axes e) a)) :ruleset analysis)
-(rule ((= e (Bin o s t)) (= a (axes s)) (= b (axes t)))
-  ((set (axes e) (set-union a b))) :ruleset analysis)
-(rule ((= e (Mat s t k)) (= a (axes s)) (= b (axes t)))
-  ((set (axes e) (set-remove (set-union a b) k))) :ruleset analysis)
-(rule ((= e (Fold o t k)) (= a (axes t))) ((set (axes e) (set-remove a k))) :ruleset analysis)
-(rule ((= e (Part t d p)) (= a (axes t))) ((set (axes e) a)) :ruleset analysis)
-(rule ((= e (Comb t d p)) (= a (axes t))) ((set (axes e) (set-insert a d))) :ruleset analysis)
-(rule ((= e (Merge o t p)) (= a (axes t))) ((set (axes e) a)) :ruleset analysis)
-(rule ((= e (Repl t p)) (= a (axes t))) ((set (axes e) a)) :ruleset analysis)
-(relation node (i64 String String String i64 i64))
-(function term (i64) T :merge old)
-(ruleset build)
-(relation goal (i64 i64 i64))
-(relation proved (i64))
-(ruleset goals)
-(rule ((goal n i j) (= (term i) (term j))) ((proved n)) :ruleset goals)
-"""
-
-# Constructor, its sources and texts in the order of its fields: how a row of `node` becomes a term.
-_FORMS = {
-    "In": "a",
-    "Un": "as",
-    "Scale": "as",
-    "Bin": "ast",
-    "Mat": "sta",
-    "Fold": "asb",
-    "Part": "sab",
-    "Comb": "sab",
-    "Merge": "asb",
-    "Repl": "sa",
-}
-
-
-def _build_rule(form: str, fields: str) -> str:
-    values = "".join(f" (= {x} (term i{x}))" for x in fields if x in "st")
-    return (
-        f'(rule ((node i "{form}" a b is it){values}) '
-        f"((set (term i) ({form} {' '.join(fields)}))) :ruleset build)"
-    )
-
-
-def _quote(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _guard(guard: Guard) -> str:
-    a, b = guard.left, guard.right
-    match guard.kind:
-        case "lacks":
-            return f"(= axes_{a} (axes {a})) (set-not-contains axes_{a} {b})"
-        case "has":
-            return f"(= axes_{a} (axes {a})) (set-contains axes_{a} {b})"
-        case "within":
-            return (
-                f"(= axes_{a} (axes {a})) (= axes_{b} (axes {b})) "
-                f"(= axes_{a} (set-intersect axes_{a} axes_{b}))"
-            )
-        case "differ":
-            return f"(!= {a} {b})"
-    raise ValueError(guard.kind)
-
-
-def rule_text(axiom: Axiom, ruleset: str) -> str:
-    """The axiom as egglog rewrite rules."""
-    guards = " ".join(map(_guard, axiom.guards))
-    pairs = [(axiom.left, axiom.right)] + ([(axiom.right, axiom.left)] if axiom.both else [])
-    lines = [
-        f"(rule ((= root {left}) {guards}) ((union root {right})) "
-        f":ruleset {ruleset} :name {_quote(axiom.name + suffix)})"
-        for (left, right), suffix in zip(pairs, ("", ", reversed"), strict=False)
-    ]
-    return "\n".join(lines)
-
-
-def encoded(node: Node) -> tuple[str, ...]:
-    """One node as its constructor and the constructor's texts, without its sources.
-
-    An input is known by its name and its axes.
-    """
-    op, arg = node.op, node.arg
-    if op not in LEGAL["expression"]:
-        raise PrismError(f"expression: operator {op.value} is not legal here")
-    match op:
-        case Op.INPUT:
-            return ("In", f"{arg}|{','.join(node.axes)}")
-        case Op.SCALE:
-            return ("Scale", arg)
-        case Op.MATMUL:
-            return ("Mat", arg)
-        case Op.PART:
-            return ("Part", *arg)
-        case Op.COMB:
-            return ("Comb", *arg)
-        case Op.RED:
-            return ("Merge", *arg)
-        case Op.REPL:
-            return ("Repl", arg)
-    if op in UNARY:
-        return ("Un", op.value + (f":{arg}" if arg else ""))
-    if op in BINARY:
-        return ("Bin", op.value)
-    return ("Fold", op.value, arg)
+from prism.program.node import Node, Op, topological
+from prism.verify.axiom import Axiom, Use, applicable, use_of
+from prism.verify.child import inside
+from prism.verify.text import FORMS, MONOTONE, encoded, prelude, quote, rule_text
 
 
 @dataclass(frozen=True)
@@ -162,18 +51,24 @@ class ENode:
     arg: str | None
 
 
-class Session:
-    """One e-graph with the axioms loaded by ruleset name."""
+_kept: list[EGraph] = []  # freeing an e-graph waits for a thread that a fork leaves behind
 
-    def __init__(self, rulesets: dict[str, Iterable[Axiom]]):
+
+class Session:
+    """One e-graph. Only ever in a child process (see `child`)."""
+
+    def __init__(self):
+        if not inside():
+            raise RuntimeError("an e-graph lives in a child process: use prism.verify.child.call")
+        self._start = time.perf_counter()
         self._graph = EGraph()
+        _kept.append(self._graph)
         self._ids: dict[Node, int] = {}
-        self._rulesets = tuple(rulesets)
-        text = [_PRELUDE, *(_build_rule(*item) for item in _FORMS.items())]
-        for name, axioms in rulesets.items():
-            text.append(f"(ruleset {name})")
-            text.extend(rule_text(axiom, name) for axiom in axioms)
-        self._run("\n".join(text))
+        self._present: set[Use] = set()
+        self._rulesets: list[str] = []
+        self._goals = 0
+        self._cost = Saturation("iteration limit", 0, 0.0)
+        self._run(prelude())
 
     def _run(self, text: str):
         return self._graph.run_program(*self._graph.parse_program(text))
@@ -185,22 +80,27 @@ class Session:
         parses, which costs far more than the proof itself.
         """
         rows: list[str] = []
+        facts: dict[str, None] = {}
         for node in topological(roots, self._ids.copy()):
             self._ids[node] = len(self._ids)
             form, *texts = encoded(node)
             sources = [self._ids[s] for s in node.src] + [0, 0]
             first, second = [*texts, "", ""][:2]
             rows.append(f"{self._ids[node]}\t{form}\t{first}\t{second}\t{sources[0]}\t{sources[1]}")
+            self._present.add(use_of(form, first))
             if node.op is Op.INPUT:
-                axes = " ".join(map(_quote, node.axes))
+                axes = " ".join(map(quote, node.axes))
                 value = f"(set-of {axes})" if axes else "(set-empty)"
-                self._run(f"(set (axes (In {_quote(first)})) {value})")
+                facts[f"(set (axes (In {quote(first)})) {value})"] = None
+            elif node.op in MONOTONE:
+                facts[f"(monotone {quote(first)})"] = None
         self._load("node", rows)
-        self._run("(run-schedule (saturate (run build)))")
+        self._run("\n".join((*facts, "(run-schedule (saturate (run build)))")))
 
     def goals(self, pairs: Iterable[tuple[int, Node, Node]]) -> None:
         """Declares numbered goals: is the first expression equal to the second?"""
         pairs = list(pairs)
+        self._goals += len(pairs)
         self.insert(node for _, a, b in pairs for node in (a, b))
         self._load("goal", [f"{n}\t{self._ids[a]}\t{self._ids[b]}" for n, a, b in pairs])
 
@@ -208,44 +108,64 @@ class Session:
         with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
             file.write("\n".join(rows) + "\n")
             file.flush()
-            self._run(f"(input {relation} {_quote(file.name)})")
+            self._run(f"(input {relation} {quote(file.name)})")
+
+    def rules(self, name: str, axioms: Iterable[Axiom]) -> None:
+        """Adds a ruleset: those of the axioms that can apply to what was inserted."""
+        self._rulesets.append(name)
+        found = applicable(axioms, self._present)
+        self._run("\n".join([f"(ruleset {name})", *(rule_text(rule, name) for rule in found)]))
 
     def saturate(self, limits: Limits) -> Saturation:
-        """Runs all rulesets to a fixed point or a limit."""
-        start = time.perf_counter()
-        found = Saturation("iteration limit", limits.iterations, 0.0)
-        rules = " ".join(f"(run {name})" for name in self._rulesets)
+        """Runs all rulesets to a fixed point, until every goal is proved, or to a limit.
+
+        A second call goes on with the same clock and counts. Raises PrismError when two different
+        inputs or constants become equal, which an unsound rule alone can do.
+        """
+        cost = replace(self._cost, ended="iteration limit")
+        rulesets = " ".join(f"(run {name})" for name in self._rulesets)
         schedule = (
-            f"(run-schedule (seq (saturate (run analysis)) {rules} (saturate (run analysis))))"
+            f"(run-schedule (seq (saturate (run analysis)) {rulesets} (saturate (run analysis))))"
+            "(run-schedule (run goals))(print-size)"
         )
-        for iteration in range(limits.iterations):
-            report = self._run(schedule)[0].report
-            for rule, count in report.num_matches_per_rule.items():
-                found.matches[rule] = found.matches.get(rule, 0) + count
-            for rule, spent in report.search_and_apply_time_per_rule.items():
+        for _ in range(limits.iterations):
+            run, goals, printed = self._run(schedule)
+            for rule, count in run.report.num_matches_per_rule.items():
+                cost.matches[rule] = cost.matches.get(rule, 0) + count
+            for rule, spent in run.report.search_and_apply_time_per_rule.items():
                 seconds = spent.total_seconds()
-                found.rule_seconds[rule] = found.rule_seconds.get(rule, 0.0) + seconds
-            found.seconds = time.perf_counter() - start
-            if not report.updated:
-                found.ended = "saturated"
-            elif found.seconds > limits.seconds:
-                found.ended = "time limit"
-            elif self.size() > limits.nodes:
-                found.ended = "e-node limit"
+                cost.rule_seconds[rule] = cost.rule_seconds.get(rule, 0.0) + seconds
+            cost.seconds = time.perf_counter() - self._start
+            sizes = dict(printed.sizes)
+            if sizes["clash"]:
+                raise PrismError(self._clash())
+            if not run.report.updated:
+                cost.ended = "saturated"
+            elif self._goals and sizes["proved"] == self._goals:
+                cost.ended = "every goal proved"
+            elif cost.seconds > limits.seconds:
+                cost.ended = "time limit"
+            elif sum(sizes[form] for form in FORMS) > limits.nodes:
+                cost.ended = "e-node limit"
             else:
+                cost.iterations += 1
                 continue
-            found.iterations = iteration
             break
-        return found
+        self._cost = cost
+        return cost
+
+    def _clash(self) -> str:
+        output = str(self._run("(print-function clash 1)")[0])
+        names = " and ".join(re.findall(r'"([^"|]*)[^"]*"', output))
+        return f"axioms: an unsound rule has made {names} equal"
 
     def size(self) -> int:
         """Number of e-nodes."""
         sizes = self._run("(print-size)")[0].sizes
-        return sum(count for name, count in sizes if name in _FORMS)
+        return sum(count for name, count in sizes if name in FORMS)
 
     def proved(self) -> set[int]:
         """Numbers of the goals that hold so far."""
-        self._run("(run-schedule (run goals))")
         output = self._run("(print-function proved 100000000)")[0]
         return {int(n) for n in re.findall(r"proved (\d+)", str(output))}
 

@@ -1,0 +1,151 @@
+"""Work in a forked child that is stopped for certain when its time or memory is spent.
+
+An e-graph engine cannot be interrupted inside an iteration, and one iteration of an explosive rule
+set takes all there is. So e-graphs live in a child process: killed at the deadline, limited in
+memory by the system, dead with its parent. The engine's threads do not survive a fork, so it must
+never have run in the parent; `inside` tells where one is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import pickle
+import resource
+import select
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from prism.errors import PrismError
+
+_PR_SET_PDEATHSIG = 1
+_MIB = 1 << 20
+_inside = False
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What came of the work: its `value`, or the `stopped` reason; peak memory in MiB."""
+
+    value: Any
+    stopped: str | None
+    peak_mib: float
+
+
+def inside() -> bool:
+    """Whether this process is such a child."""
+    return _inside
+
+
+def call(work: Callable[[], Any], seconds: float, memory_mib: float) -> Ending:
+    """The value of `work()`, which must pickle, computed in a child.
+
+    The child is killed after `seconds` ("time limit") and may take `memory_mib` MiB more than this
+    process has ("memory limit"). Exceptions of `work` are raised here.
+    """
+    deadline = time.monotonic() + seconds
+    sys.stdout.flush()
+    sys.stderr.flush()
+    source, sink = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside numpy's threads
+        parent, pid = os.getpid(), os.fork()
+    if pid == 0:
+        os.close(source)
+        _child(work, sink, parent, memory_mib)
+    os.close(sink)
+    try:
+        data = _read(source, deadline)
+        if data is None:
+            os.kill(pid, signal.SIGKILL)
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    finally:
+        os.close(source)
+    _, status, usage = os.wait4(pid, 0)
+    peak = usage.ru_maxrss / 1024
+    if data is None:
+        return Ending(None, "time limit", peak)
+    if not data:  # it died: the allocator aborts, and the system's own limit kills
+        return Ending(None, _death(status), peak)
+    kind, value = pickle.loads(data)
+    if kind == "value":
+        return Ending(value, None, peak)
+    if kind == "memory":
+        return Ending(None, "memory limit", peak)
+    raise value
+
+
+def _read(source: int, deadline: float) -> bytes | None:
+    """All that the child writes until it closes the pipe; None when the deadline comes first."""
+    chunks = []
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            return None
+        chunk = os.read(source, _MIB)
+        if not chunk:
+            return b"".join(chunks)
+        chunks.append(chunk)
+
+
+def _death(status: int) -> str:
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if number in (signal.SIGABRT, signal.SIGKILL):
+        return "memory limit"
+    return f"the e-graph's process ended with {signal.Signals(number).name if number else status}"
+
+
+def _child(work: Callable[[], Any], sink: int, parent: int, memory_mib: float) -> None:
+    """Never returns."""
+    global _inside
+    try:
+        _inside = True
+        gc.disable()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this one
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _die_with(parent)
+        _limit(memory_mib)
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 2)  # the allocator's last words
+        try:
+            data = pickle.dumps(("value", work()), pickle.HIGHEST_PROTOCOL)
+        except MemoryError:
+            data = pickle.dumps(("memory", None))
+        except PrismError as error:
+            data = pickle.dumps(("error", error))
+        except BaseException as error:
+            text = "".join(traceback.format_exception(error))
+            data = pickle.dumps(("error", RuntimeError(f"in the e-graph's process: {text}")))
+        view = memoryview(data)
+        while view:
+            view = view[os.write(sink, view) :]
+    finally:
+        os._exit(0)
+
+
+def _die_with(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _limit(memory_mib: float) -> None:
+    """Data beyond what this process has: address space that is only reserved does not count."""
+    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/self/status") as file:
+        data = next(int(line.split()[1]) for line in file if line.startswith("VmData:"))
+        limit = int(data * 1024 + memory_mib * _MIB)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
