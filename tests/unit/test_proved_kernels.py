@@ -1,10 +1,12 @@
 """Proved graphs, lowered at ragged sizes, compute their program.
 
-The proof speaks of equal chunks; a kernel's last tile may be shorter. So every proved graph is also
-run, by the interpreter in float64, at sizes that nothing divides.
+The proof speaks of equal chunks; a kernel's last tile may be shorter. So proved graphs of one
+kernel and of several, with split reductions and library operators, are also run, by the
+interpreter in float64, at sizes that nothing divides.
 """
 
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ from prism.codegen.interpreter import run
 from prism.codegen.lower import lower
 from prism.instantiate.concrete import Concrete
 from prism.instantiate.space import problem
-from prism.program import evaluate
+from prism.program import Op, evaluate
+from prism.program.node import REDUCE
 from prism.search import Bounds, search
 
 MORE = [
@@ -30,12 +33,13 @@ ALL = {p.name: p for p in (*PROGRAMS.values(), *MORE)}
 
 def points(program, graph, rng, count):
     """Random sizes of every parallel dimension, most of which divide nothing."""
-    kernel = graph.kernels[0]
     for _ in range(count * 20):
-        sizes = {p: rng.randint(1, 5) for p in kernel.block.pars}
-        if problem(program, kernel, sizes) is None:
+        sizes = [{p: rng.randint(1, 5) for p in kernel.block.pars} for kernel in graph.kernels]
+        concrete = Concrete(program, graph, sizes, {"schedule": "static"})
+        parts = zip(concrete.bound, graph.kernels, sizes, strict=True)
+        if all(problem(*part) is None for part in parts):
             count -= 1
-            yield Concrete(program, graph, (sizes,), {"schedule": "static"})
+            yield concrete
         if count == 0:
             return
 
@@ -43,23 +47,29 @@ def points(program, graph, rng, count):
 @pytest.mark.parametrize("name", ALL)
 def test_proved_graphs_compute_their_program_at_ragged_sizes(name):
     rng = random.Random(name)
-    graphs = [f.graph for f in search(ALL[name], Bounds(grid=2)).proved]
-    assert graphs
-    ran = 0
-    for graph in rng.sample(graphs, min(len(graphs), 60)):
+    space = search(ALL[name], Bounds(grid=2)).space
+    drawn = [space.graph(i) for single in (True, False) for i in space.draw(40, 0, single)]
+    assert drawn
+    ran = Counter()
+    for graph in drawn:
         sizes = {axis: rng.choice((3, 5, 7, 11, 13)) for axis in ALL[name].sizes}
         program = ALL[name].bind(**sizes)
         numbers = np.random.default_rng(rng.randrange(2**32))
         inputs = {n: numbers.normal(size=program.shape(x)) for n, x in program.inputs.items()}
         expected = evaluate(program, inputs)
-        for concrete in points(program, graph, rng, 3):
+        for concrete in points(program, graph, rng, 2):
             try:
                 tile = lower(concrete)
             except LoweringError as error:  # refused with a reason, never wrong
-                assert "ragged" in str(error) or "cut" in str(error), error
+                assert "ragged" in str(error) or "different numbers" in str(error), error
                 continue
             found = run(tile, inputs, np.float64)
-            ran += 1
+            ran.update({"points": 1, "kernels": len(graph.kernels)})
+            ran["splits"] += any(kernel.fresh for kernel in graph.kernels)
+            ran["library"] += any(kernel.library for kernel in graph.kernels)
             for output, value in expected.items():
                 np.testing.assert_allclose(found[output], value, rtol=1e-9, atol=1e-9)
-    assert ran >= len(graphs[:60])
+    assert ran["points"] >= len(drawn)
+    reduces = any(node.op in REDUCE | {Op.MATMUL} for node in ALL[name].nodes)
+    assert (ran["splits"] > 0) == reduces and ran["kernels"] > ran["points"]
+    assert (ran["library"] > 0) == any(node.op is Op.MATMUL for node in ALL[name].nodes)
