@@ -40,7 +40,7 @@ class Strategy(Protocol):
 
 
 class RandomStrategy:
-    """Uniform over all graphs, sizes and options, without repeats; the history is not read."""
+    """Random points without repeats, in the shares of `sample`; the history is not read."""
 
     def __init__(self):
         self._points: list[tuple[str, Concrete]] | None = None
