@@ -31,6 +31,8 @@ def build(run_dir: Path) -> Path:
         write_tables({"rows": rows_table(run)}, run.path / "tables")
     plots = draw(tables)
     old = [] if run.rows else list(run.path.glob("tables/rows.*"))
+    for name in ("ablation", "growth"):
+        old += [] if name in tables else list(run.path.glob(f"tables/{name}.*"))
     old += [path for path in run.path.glob("plots/*.svg") if path.stem not in plots]
     for path in old:  # of an earlier report, from results that are not in this one
         path.unlink(missing_ok=True)

@@ -16,113 +16,12 @@ from prism.errors import PrismError
 from prism.program import program_from_json
 from prism.report import facts
 from prism.report.claims import FAILS, HOLDS, PARTLY, Claim
+from prism.report.layout import COLUMNS, SECTIONS, STAGES
 from prism.report.published import UNKNOWN
 from prism.report.run import PRISM, Case, Run
 from prism.sgraph import SGraph
 from prism.sgraph.picture import svg
 from prism.sgraph.text import text
-
-_STAGES = ("generate", "map", "refute", "prove")
-# Per table: column -> (heading, how a cell is shown).
-_COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
-    "kernel_time": {
-        "workload": ("workload", "word"),
-        "config": ("configuration", "word"),
-        "dtype": ("dtype", "word"),
-        "system": ("system", "word"),
-        "numerics": ("numerics", "word"),
-        "median_us": ("median µs", "us"),
-        "p20_p80": ("p20–p80 µs", "range"),
-        "ratio_to_best_baseline": ("ratio to best baseline", "x"),
-        "read_speed_fraction": ("share of read speed", "%"),
-        "published_ratio": ("published ratio", "words"),
-        "warm_median_us": ("warm median µs", "us"),
-        "error_max": ("error", "e"),
-        "bound_max": ("bound", "e"),
-    },
-    "optimization_time": {
-        "workload": ("workload", "word"),
-        "config": ("configuration", "word"),
-        "system": ("system", "word"),
-        "status": ("status", "word"),
-        "search_s": ("search s", "s"),
-        "compile_s": ("compile s", "s"),
-        "tune_s": ("tune s", "s"),
-        "other_s": ("other s", "s"),
-        "total_s": ("total s", "s"),
-        "published_prism_s": ("published Prism s", "published"),
-        "published_mirage_s": ("published Mirage s", "published"),
-        "published_tvm_s": ("published TVM s", "published"),
-    },
-    "search_time": {
-        "workload": ("workload", "word"),
-        "seconds_total": ("total s", "s"),
-        "published_prism_s": ("published Prism s", "published"),
-        "published_mirage_s": ("published Mirage s (config. 1; 2)", "published"),
-        **{f"seconds_{s}": (f"{s} s", "s") for s in _STAGES},
-        **{f"{s}_in_out": (f"{s} in→out", "range") for s in _STAGES},
-        "ended": ("ended", "word"),
-        "reason": ("reason", "reason"),
-    },
-    "graph_diversity": {
-        "workload": ("workload", "word"),
-        "graphs": ("proved graphs", "int"),
-        "graphs_single_kernel": ("of one kernel", "int"),
-        "published_prism": ("published Prism", "published"),
-        "published_mirage": ("published Mirage (config. 1; 2)", "published"),
-        "graphs_unknown": ("not provable, unused", "int"),
-        "reason": ("reason", "reason"),
-    },
-}
-_SECTIONS = (
-    (
-        "kernels",
-        "Kernel time",
-        "kernel_time",
-        "relative_performance",
-        "Cold-cache medians and quantiles over interleaved rounds. The ratio is the best passing "
-        "baseline's median over this median within this run: above 1 is faster. The system named "
-        "read only reads the inputs: what any kernel could reach at best, and never a baseline. "
-        "Published ratios are Prism's over the system named; the CSV holds every column. A "
-        "ratio in grey is noisy: its row, or the baseline it is taken against, has a p80 above 3 "
-        "times its p20, and no claim rests on it. "
-        "Numerics paper: softmax is exp(x) / sum without the running maximum, as in the paper; "
-        "own: as the system itself does it, and PyTorch subtracts the maximum.",
-        "As Figure 6, upper: the best passing baseline of each configuration is 1. Bars are "
-        "measured here, pale ones are noisy. Hollow marks are the paper's ratio of Prism to Mirage "
-        "on an A100, another machine against another system, and are only there to compare with.",
-    ),
-    (
-        "optimization",
-        "Optimization time",
-        "optimization_time",
-        "optimization_time",
-        "Seconds before a kernel is ready. A workload's search is shared by its configurations and "
-        "stands in each of them, as in the paper. Prism's total is search and tuning as measured "
-        "from end to end; other is what no stage holds: inputs, reference outputs, eager's error.",
-        "As Figure 6, lower: seconds by stage, stacked. The paper's total for Prism stands under "
-        "each configuration. Eager needs none.",
-    ),
-    (
-        "search",
-        "Search time",
-        "search_time",
-        "search_time",
-        "The symbolic search alone, with the candidates that went into and came out of each stage. "
-        "Refuted candidates are not kept, only counted by cause (rejected in search/*.json).",
-        "As Table 2, on a logarithmic axis.",
-    ),
-    (
-        "graphs",
-        "Unique graphs",
-        "graph_diversity",
-        "graph_diversity",
-        "Proved graphs that differ in operators or mapping; parameter values do not count. All "
-        "operator orders, accumulator placements and mappings within the operator bound are in, a "
-        "wider space than the paper's, so the numbers compare the spaces as well.",
-        "As Table 3, on a logarithmic axis.",
-    ),
-)
 
 
 def page(
@@ -136,11 +35,14 @@ def page(
             "title": title,
             "text": note,
             "warning": facts.busy(run) if name == "kernel_time" else "",
+            "plotted": bool(plot),
             "plot": Markup(plots[plot]) if plot in plots else None,
             "caption": caption,
-            "table": _grid(name, tables[name]),
+            "table": None if name == "rules" else _grid(name, tables[name]),
+            "folded": _folded(tables[name]) if name == "rules" else [],
         }
-        for anchor, title, name, plot, note, caption in _SECTIONS
+        for anchor, title, name, plot, note, caption in SECTIONS
+        if name in tables and (name != "rules" or len(tables[name]))
     ]
     title = f"Prism: {run.path.resolve().name}"
     return _template().render(
@@ -170,7 +72,7 @@ def _resource(name: str) -> str:
 
 def _grid(name: str, table: pd.DataFrame) -> dict:
     table = _joined(name, table)
-    columns = {c: spec for c, spec in _COLUMNS[name].items() if c in table.columns}
+    columns = {c: spec for c, spec in COLUMNS[name].items() if c in table.columns}
     if not any(table.reason):
         columns.pop("reason", None)
     if "dtype" in columns and table["dtype"].nunique() < 2:
@@ -205,6 +107,15 @@ def _grid(name: str, table: pd.DataFrame) -> dict:
     return {"heads": heads, "rows": rows}
 
 
+def _folded(table: pd.DataFrame) -> list[dict]:
+    """One table a workload, each folded away under what it comes to."""
+    found = []
+    for workload, part in table.groupby("workload", sort=False):
+        total = f"{part.matches.sum():,} matches in {part.seconds.sum():.3f} s"
+        found.append({"title": f"{workload}: {total}", "table": _grid("rules", part)})
+    return found
+
+
 def _joined(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """The table with several columns in one where the page has no room for each."""
     table = table.copy()
@@ -222,10 +133,35 @@ def _joined(name: str, table: pd.DataFrame) -> pd.DataFrame:
         ]
         table["published_ratio"] = [", ".join(parts) for parts in stated]
     if name == "search_time":
-        for stage in _STAGES:
+        for stage in STAGES:
             ends = zip(table[f"{stage}_in"], table[f"{stage}_out"], strict=True)
             table[f"{stage}_in_out"] = ["" if pd.isna(a) else f"{a:,}→{b:,}" for a, b in ends]
+    if name == "graph_diversity":
+        shown = zip(table.graphs, table.graphs_log10, strict=True)
+        table["graphs_all"] = ["" if pd.isna(n) else _graphs(every, n) for every, n in shown]
+    if name == "rules":
+        table["milliseconds"] = 1e3 * table.seconds
+    if name in ("ablation", "growth"):
+        ends = zip(table.seconds, table.limit_s, strict=True)
+        table["spent"] = [_seconds(s) if pd.isna(n) else f"> {n:g} s (limit)" for s, n in ends]
+    if name == "ablation":
+        ends = zip(table.speedup_of_symbolic, table.speedup_at_least, strict=True)
+        table["speedup"] = [_times(s, "") if pd.isna(n) else _times(n, "≥ ") for s, n in ends]
+        ends = zip(table.assignments, table.assignments_all, strict=True)
+        table["tried"] = [f"{some:,} of {every:,.0f}" for some, every in ends]
     return table
+
+
+def _graphs(count: object, log10: float) -> str:
+    return f"about 10^{log10:.1f}" if pd.isna(count) else f"{count:,}"
+
+
+def _seconds(value: float) -> str:
+    return "" if pd.isna(value) else f"{value:.3g}"
+
+
+def _times(value: float, sign: str) -> str:
+    return "" if pd.isna(value) else f"{sign}{value:,.1f}x"
 
 
 def _stated(record: Mapping, column: str) -> bool:
@@ -241,7 +177,9 @@ def _places(column: Iterable) -> int:
 
 def _kind(column: str, how: str) -> str:
     if how == "words":
-        return "published"
+        return "published" if column.startswith("published") else "number"
+    if how == "limit":
+        return "number"
     if how in ("word", "reason"):
         return how
     return "number published" if column.startswith("published") else "number"

@@ -5,32 +5,20 @@ Every plot is drawn from the tables alone and comes out as the same SVG text for
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Sequence
 
 import matplotlib
 import pandas as pd
-import seaborn as sns
-from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
+from prism.report import extra_plots
+from prism.report.drawing import COLOURS, STYLE, axes, legend, plain, svg, xy
 from prism.report.published import number
 from prism.report.run import PRISM, REFERENCE, system_order
 
-_COLOURS = sns.color_palette("colorblind")
-_STAGE_COLOURS = dict(zip(("search", "compile", "tune", "other"), _COLOURS, strict=False))
+_STAGECOLOURS = dict(zip(("search", "compile", "tune", "other"), COLOURS, strict=False))
 _HATCH = {"search": "", "compile": "//", "tune": "..", "other": "xx"}  # readable without colour
 _HEADROOM = 1.6  # an axis ends there over its tallest bar, however far reading alone is above it
-_STYLE = {
-    **sns.axes_style("whitegrid"),
-    **sns.plotting_context("paper", font_scale=1.1),
-    "axes.edgecolor": "#444",
-    "figure.facecolor": "white",
-    "hatch.linewidth": 0.6,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "prism",
-}
 
 
 def draw(tables: dict[str, pd.DataFrame]) -> dict[str, str]:
@@ -40,13 +28,15 @@ def draw(tables: dict[str, pd.DataFrame]) -> dict[str, str]:
         "optimization_time": (_optimization, "optimization_time"),
         "search_time": (_search, "search_time"),
         "graph_diversity": (_graphs, "graph_diversity"),
+        "ablation": (extra_plots.ablation, "ablation"),
+        "growth": (extra_plots.growth, "growth"),
     }
     plots = {}
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         for name, (make, table) in makers.items():
-            figure = make(tables[table])
+            figure = make(tables[table]) if table in tables else None
             if figure is not None:
-                plots[name] = _svg(name, figure)
+                plots[name] = svg(name, figure)
     return plots
 
 
@@ -57,7 +47,7 @@ def _relative(table: pd.DataFrame) -> Figure | None:
         return None
     cases = _cases(table)
     systems = sorted(shown.system.unique(), key=system_order)
-    figure, ax = _axes(max(9.0, 1.1 * len(cases) + 1.2), 4.2)
+    figure, ax = axes(max(9.0, 1.1 * len(cases) + 1.2), 4.2)
     width = 0.8 / len(systems)
     paper = table[table.system == PRISM].drop_duplicates(["workload", "config"])
     paper = paper.set_index(["workload", "config"]).published_prism_vs_mirage.dropna()
@@ -70,8 +60,8 @@ def _relative(table: pd.DataFrame) -> Figure | None:
         offset = (n - (len(systems) - 1) / 2) * width
         values = [best.get(case) for case in cases]
         bars = [(i + offset, v) for i, v in enumerate(values) if pd.notna(v)]
-        colour = _COLOURS[n % len(_COLOURS)]
-        drawn = ax.bar(*_xy(bars), width, color=colour, edgecolor="#222", lw=0.5, label=system)
+        colour = COLOURS[n % len(COLOURS)]
+        drawn = ax.bar(*xy(bars), width, color=colour, edgecolor="#222", lw=0.5, label=system)
         doubtful = set(_cases(rows[rows.noise != ""]))
         for bar, (x, _) in zip(drawn, bars, strict=True):
             bar.set_alpha(0.35 if cases[round(x)] in doubtful else None)
@@ -84,7 +74,7 @@ def _relative(table: pd.DataFrame) -> Figure | None:
         failed = [(i + offset, 0.04) for i, c in enumerate(cases) if c in here and pd.isna(best[c])]
         if failed:
             label = None if crossed else "no passing measurement to compare (see the table)"
-            ax.plot(*_xy(failed), "x", color="#b00020", markersize=8, mew=2, label=label)
+            ax.plot(*xy(failed), "x", color="#b00020", markersize=8, mew=2, label=label)
             crossed = True
     read = table[(table.system == REFERENCE) & table.ratio_to_best_baseline.notna()]
     limit = read.groupby(["workload", "config"]).ratio_to_best_baseline.max()
@@ -94,23 +84,23 @@ def _relative(table: pd.DataFrame) -> Figure | None:
     if beyond:
         label = "only reading the inputs, above the axis"
         at = [(i, 0.97 * top) for i, _ in beyond]
-        ax.plot(*_xy(at), "^", color="#555", markersize=6, label=label)
+        ax.plot(*xy(at), "^", color="#555", markersize=6, label=label)
         for i, v in beyond:
             where = {"textcoords": "offset points", "va": "center", "fontsize": 8}
             ax.annotate(f"{v:.3g}x", (i, 0.97 * top), (6, 0), color="#555", **where)
     if lines:
-        x, y = _xy(lines)
+        x, y = xy(lines)
         left, right = [v - 0.45 for v in x], [v + 0.45 for v in x]
         ax.hlines(y, left, right, color="#555", linestyles=":", label="only reading the inputs")
     marks = [(i - 0.4 + width / 2, paper[c]) for i, c in enumerate(cases) if c in paper.index]
     if marks:
         label = "published: Prism over Mirage, on A100"
-        ax.plot(*_xy(marks), "D", mfc="white", mec="#222", mew=1.2, markersize=6, label=label)
+        ax.plot(*xy(marks), "D", mfc="white", mec="#222", mew=1.2, markersize=6, label=label)
     ax.axhline(1, color="#222", linewidth=0.8)
     ax.set_ylabel("performance relative to the\nbest baseline (higher is faster)")
     ax.set_ylim(0, top)
     _case_ticks(ax, cases)
-    _legend(ax)
+    legend(ax)
     return figure
 
 
@@ -121,7 +111,7 @@ def _optimization(table: pd.DataFrame) -> Figure | None:
     cases = _cases(table)
     spent = table[table.total_s > 0.002 * table.total_s.max()]  # eager needs next to nothing
     systems = sorted(spent.system.unique(), key=system_order)
-    figure, ax = _axes(max(9.0, 1.1 * len(cases) + 1.2), 4.0)
+    figure, ax = axes(max(9.0, 1.1 * len(cases) + 1.2), 4.0)
     width = 0.8 / max(len(systems), 1)
     named: set[str] = set()
     for n, system in enumerate(systems):
@@ -129,7 +119,7 @@ def _optimization(table: pd.DataFrame) -> Figure | None:
         rows = rows.set_index(["workload", "config"])
         offset = (n - (len(systems) - 1) / 2) * width
         base = dict.fromkeys(cases, 0.0)
-        for stage, colour in _STAGE_COLOURS.items():
+        for stage, colour in _STAGECOLOURS.items():
             values = rows[f"{stage}_s"].dropna()
             here = [c for c in cases if c in values.index]
             if not here:
@@ -157,7 +147,7 @@ def _optimization(table: pd.DataFrame) -> Figure | None:
     paper = table.drop_duplicates(["workload", "config"]).published_prism_s
     notes = [f"\npublished:\n{p} s" if number(p) is not None else "" for p in paper]
     _case_ticks(ax, cases, notes)
-    _legend(ax)
+    legend(ax)
     return figure
 
 
@@ -168,21 +158,32 @@ def _search(table: pd.DataFrame) -> Figure | None:
 
 
 def _graphs(table: pd.DataFrame) -> Figure | None:
-    """Table 3: unique graphs."""
+    """Table 3: unique graphs, of one kernel as the paper counts them, and all."""
     published = ("published: Prism", table.published_prism)
-    return _by_workload(table, table.graphs, published, "published_mirage", "unique proved graphs")
+    label, ours = "unique proved graphs", table.graphs_single_kernel
+    every = [10.0 ** min(n, 200) if pd.notna(n) else None for n in table.graphs_log10]
+    marked = ("of one kernel", every)
+    return _by_workload(table, ours, published, "published_mirage", label, marked)
 
 
-def _by_workload(table, ours, published, mirage: str, label: str) -> Figure | None:
-    """One mark a workload for what was measured, and hollow ones for what was published."""
+def _by_workload(table, ours, published, mirage: str, label: str, wider=None) -> Figure | None:
+    """One mark a workload for what was measured, and hollow ones for what was published.
+
+    `wider` is what the marks are of, and the values of all kinds, which get a mark of their own.
+    """
     measured = [(i - 0.15, float(v)) for i, v in enumerate(ours) if pd.notna(v)]
     if not measured:
         return None
-    figure, ax = _axes(max(9.0, 1.3 * len(table) + 1), 3.6)
-    ax.plot(*_xy(measured), "s", color=_COLOURS[0], markersize=9, label="measured: Prism")
-    for x, v in measured:
+    figure, ax = axes(max(9.0, 1.3 * len(table) + 1), 3.6)
+    kind, values = wider or ("", ())
+    ours_are = f"measured: Prism{kind and ', ' + kind}"
+    ax.plot(*xy(measured), "s", color=COLOURS[0], markersize=9, label=ours_are)
+    every = [(i - 0.15, float(v)) for i, v in enumerate(values) if pd.notna(v)]
+    if every:
+        ax.plot(*xy(every), "v", color=COLOURS[2], markersize=9, label="measured: Prism, all")
+    for x, v in [*measured, *every]:
         where = {"textcoords": "offset points", "ha": "right", "va": "center"}
-        text = f"{v:,.0f}" if v >= 100 else f"{v:.3g}"
+        text = f"{v:.0e}" if v >= 1e9 else f"{v:,.0f}" if v >= 100 else f"{v:.3g}"
         ax.annotate(text, (x, v), (-7, 0), **where)
     prism = [(i + 0.05, float(v)) for i, v in enumerate(published[1]) if pd.notna(v)]
     both = [(i + 0.2, cell) for i, text in enumerate(table[mirage]) for cell in text.split("; ")]
@@ -196,9 +197,9 @@ def _by_workload(table, ours, published, mirage: str, label: str) -> Figure | No
     for points, marker, colour, text in groups:
         if points:
             hollow = {"mfc": "white", "mew": 1.3, "markersize": 7, "mec": colour}
-            ax.plot(*_xy(points), marker, label=text, **hollow)
+            ax.plot(*xy(points), marker, label=text, **hollow)
     ax.set_yscale("log")
-    values = [v for _, v in [*measured, *prism, *found, *bounds] if v > 0] or [1.0]
+    values = [v for _, v in [*measured, *every, *prism, *found, *bounds] if v > 0] or [1.0]
     ax.set_ylim(min(values) / 2, max(values) * 2)
     ax.yaxis.set_major_formatter(lambda v, _: f"{v:,g}")
     missing = [i - 0.15 for i, v in enumerate(ours) if pd.isna(v)]
@@ -206,23 +207,15 @@ def _by_workload(table, ours, published, mirage: str, label: str) -> Figure | No
         low = [ax.get_ylim()[0] * 1.2] * len(missing)
         ax.plot(missing, low, "x", color="#b00020", mew=2, label="not measured")
     ax.set_ylabel(label)
-    ax.set_xticks(range(len(table)), [_plain(w) for w in table.workload])
+    ax.set_xticks(range(len(table)), [plain(w) for w in table.workload])
     ax.set_xlim(-0.6, len(table) - 0.4)
-    _legend(ax, 2)
+    legend(ax, 2)
     return figure
 
 
 def _near(mark: float | None, value: float, top: float) -> float:
     """The mark where it would stand in the way of a label above `value`, else 0."""
     return mark if mark is not None and abs(mark - value) < 0.09 * top else 0.0
-
-
-def _axes(width: float, height: float):
-    figure = Figure(figsize=(width, height), layout="constrained")
-    ax = figure.add_subplot()
-    ax.grid(axis="x", visible=False)
-    ax.set_axisbelow(True)
-    return figure, ax
 
 
 def _cases(table: pd.DataFrame) -> list[tuple[str, str]]:
@@ -232,40 +225,10 @@ def _cases(table: pd.DataFrame) -> list[tuple[str, str]]:
 def _case_ticks(ax, cases, notes: Sequence[str] = ()) -> None:
     labels = [f"{w}\n" + "\n".join(_chunks(c)) for w, c in cases]
     labels = [label + note for label, note in zip(labels, notes or [""] * len(labels), strict=True)]
-    ax.set_xticks(range(len(cases)), [_plain(label) for label in labels])
+    ax.set_xticks(range(len(cases)), [plain(label) for label in labels])
     ax.set_xlim(-0.6, len(cases) - 0.4)
 
 
 def _chunks(config: str) -> list[str]:
     parts = config.split(",")
     return [",".join(parts[i : i + 2]) for i in range(0, len(parts), 2)]
-
-
-def _plain(text: str) -> str:
-    """A dollar sign would start matplotlib's formulas."""
-    return text.replace("$", r"\$")
-
-
-def _legend(ax, columns: int = 3) -> None:
-    entries = list(zip(*ax.get_legend_handles_labels(), strict=True))
-    entries.sort(key=lambda entry: not isinstance(entry[0], BarContainer))
-    handles, labels = [h for h, _ in entries], [_plain(label) for _, label in entries]
-    place = {"loc": "outside upper center", "ncols": columns, "frameon": False}
-    ax.figure.legend(handles, labels, fontsize=9, **place)
-
-
-def _xy(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
-
-
-def _svg(name: str, figure: Figure) -> str:
-    """SVG text without dates or outside addresses, with identifiers that no other plot shares."""
-    buffer = io.StringIO()
-    empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(buffer, format="svg", metadata=empty)
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
-    text = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", text)
-    return text

@@ -17,6 +17,12 @@ PRISM = "prism"
 REFERENCE = "read"  # a kernel that only reads the inputs: what any kernel could at best reach
 _ORDER = ("rmsnorm", "rmsnorm_mlp", "swiglu", "attention", "qk_attention")  # as in the paper
 _SYSTEMS = (PRISM, "eager", "compiled")
+_EXTRAS = {  # files of seconds, and what each of their rows holds
+    "ablation": {"imap", "fmap", "omap", "sizes", "seconds", "ended", "graphs"}
+    | {"assignments", "assignments_all"},
+    "growth": {"program", "operators", "pieces", "seconds", "graphs_log10", "kernels"}
+    | {"ended", "peak_mib"},
+}
 
 
 @dataclass
@@ -68,6 +74,8 @@ class Run:
     cases: list[Case]
     problems: list[str]
     left_out: list[str] = field(default_factory=list)
+    ablation: dict | None = None
+    growth: dict | None = None
 
     @property
     def rows(self) -> list[dict]:
@@ -105,15 +113,20 @@ def read(run_dir: Path) -> Run:
         name = path.name.removesuffix(".jsonl")
         case = cases.setdefault(name, Case(name))
         case.rows = sorted(_rows(path, case, problems), key=_system_key)
-    if not searches and all(case.winner is None and not case.rows for case in cases.values()):
+    extras = {name: _extra(run_dir, name, config, problems) for name in _EXTRAS}
+    if (
+        not searches
+        and not any(extras.values())
+        and all(case.winner is None and not case.rows for case in cases.values())
+    ):
         raise PrismError(
             f"report: {run_dir} holds no results: no search/*.json, tune/*/winner.json or "
             f"bench/*.jsonl; run `prism search`, `prism tune` and `prism bench` first"
         )
-    left_out = []
+    left_out = [name for name, data in extras.items() if data == {}]
     if planned:
         workloads = {Case(name).workload for name in planned}
-        left_out = [name for name in cases if name not in planned]
+        left_out += [name for name in cases if name not in planned]
         left_out += [f"search of {name}" for name in searches if name not in workloads]
         cases = {name: case for name, case in cases.items() if name in planned}
         searches = {name: data for name, data in searches.items() if name in workloads}
@@ -124,9 +137,35 @@ def read(run_dir: Path) -> Run:
         cases.values(),
         key=lambda c: (_workload_key(c.workload), plan.get(c.name, len(plan)), _natural(c.config)),
     )
-    run = Run(run_dir, config, searches, ordered, problems, left_out)
+    found = {name: data or None for name, data in extras.items()}
+    run = Run(run_dir, config, searches, ordered, problems, left_out, **found)
     _say_missing(run)
     return run
+
+
+def _extra(run_dir: Path, name: str, config: dict, problems: list[str]) -> dict | None:
+    """ablation.json or growth.json; empty where the configuration plans none."""
+    path = run_dir / f"{name}.json"
+    planned = settings.plans(config, name)
+    if not path.is_file():
+        if planned:
+            problems.append(f"{name}: not timed (no {name}.json)")
+        return None
+    if planned is False:
+        return {}
+    data = _json(path, problems)
+    if data is None:
+        return None
+    rows = data.get("rows")
+    if not (rows and isinstance(rows, list)) or not all(
+        isinstance(row, dict) and row.keys() >= _EXTRAS[name] for row in rows
+    ):
+        problems.append(f"{name}.json is damaged and was left out: rows of another form")
+        return None
+    if differs := settings.extra_differs(config, name, data):
+        problems.append(f"{name}.json was made with other settings and left out: {differs}")
+        return None
+    return data
 
 
 def _leave_out_others(config: dict, searches: dict, cases: dict, problems: list[str]) -> None:

@@ -47,6 +47,22 @@ def search_differs(config: Mapping, search: Mapping) -> str:
     return differs or _unlike(planned, search.get("bounds"))
 
 
+def plans(config: Mapping, name: str) -> bool | None:
+    """Whether the suite of config.yaml has an `ablation` or a `growth`; None if it does not say."""
+    suite = _section(config, "suite")
+    return bool(suite[name]) if name in suite else None
+
+
+def extra_differs(config: Mapping, name: str, data: Mapping) -> str:
+    """In what an ablation's settings are not the planned ones; a growth records none."""
+    if name != "ablation":
+        return ""
+    planned = _section(_section(config, "suite"), name)
+    limit = {"limit_s": _section(config, name).get("limit_s")}
+    differs = _unlike(limit | {"workload": planned.get("workload")}, data)
+    return differs or _unlike(_section(planned, "sizes"), data.get("sizes"))
+
+
 def sizes_in(text: str) -> dict[str, int]:
     """The sizes in a case's name."""
     return {axis: int(size) for axis, size in re.findall(r"(\w+)=(\d+)\b", text)}

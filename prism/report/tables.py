@@ -9,22 +9,29 @@ from pathlib import Path
 import pandas as pd
 
 from prism.files import write
-from prism.report.published import Published, both, number
+from prism.report import search_tables
+from prism.report.frames import MISSING, frame_of
+from prism.report.published import Published, number
 from prism.report.run import PRISM, REFERENCE, Case, Run
 
-_STAGES = ("generate", "map", "refute", "prove")
 NOISY = 3  # p80 over p20 of the cold times from which on a median says little
-_MISSING = "missing"  # not a row's status: nothing was measured, which is not a failure
 
 
 def build_tables(run: Run, published: Published) -> dict[str, pd.DataFrame]:
-    """All tables by name: kernel_time, optimization_time, search_time, graph_diversity."""
-    return {
+    """All tables by name: kernel_time, optimization_time, search_time, graph_diversity, rules, and
+    ablation and growth where the run has them."""
+    tables = {
         "kernel_time": kernel_time(run, published),
         "optimization_time": optimization_time(run, published),
-        "search_time": search_time(run, published),
-        "graph_diversity": graph_diversity(run, published),
+        "search_time": search_tables.search_time(run, published),
+        "graph_diversity": search_tables.graph_diversity(run, published),
+        "rules": search_tables.rules(run),
     }
+    if run.ablation is not None:
+        tables["ablation"] = search_tables.ablation(run.ablation, published)
+    if run.growth is not None:
+        tables["growth"] = search_tables.growth(run.growth)
+    return tables
 
 
 def kernel_time(run: Run, published: Published) -> pd.DataFrame:
@@ -46,7 +53,7 @@ def kernel_time(run: Run, published: Published) -> pd.DataFrame:
     template = _kernel_record({}, None, {}, "")
     text = "workload config dtype system status reason published_prism_vs_torch_compile "
     text += "published_prism_vs_tvm verdict numerics timer variant device commit config_hash noise"
-    return _frame(records, template, text.split(), whole=("n", "threads"))
+    return frame_of(records, template, text.split(), whole=("n", "threads"))
 
 
 def _kernel_record(row: dict, best: dict | None, paper: dict, noise: str) -> dict:
@@ -101,7 +108,7 @@ def optimization_time(run: Run, published: Published) -> pd.DataFrame:
             records.append(_optimization_record(row, _seconds(run, case, row), paper))
     template = _optimization_record({}, _seconds(run, Case(""), {}), {})
     text = "workload config system published_prism_s published_mirage_s published_tvm_s"
-    return _frame(records, template, [*text.split(), "status", "reason"])
+    return frame_of(records, template, [*text.split(), "status", "reason"])
 
 
 def _optimization_record(row: dict, seconds: dict, paper: dict) -> dict:
@@ -111,64 +118,6 @@ def _optimization_record(row: dict, seconds: dict, paper: dict) -> dict:
         **{f"published_{k}": paper.get(k) for k in ("prism_s", "mirage_s", "tvm_s")},
         **{k: row.get(k) for k in ("status", "reason")},
     }
-
-
-def search_time(run: Run, published: Published) -> pd.DataFrame:
-    """Table 2, with seconds and candidates by stage."""
-    records = []
-    for workload in run.workloads:
-        search = run.searches.get(workload)
-        seconds = (search or {}).get("seconds") or {}
-        candidates = (search or {}).get("candidates") or {}
-        paper = published.search_of(workload)
-        record = {
-            "workload": workload,
-            "seconds_total": seconds.get("total"),
-            "published_prism_s": number(paper.get("prism_shared_s")),
-            "published_mirage_s": both(paper, "mirage", "_s"),
-        }
-        record |= {f"seconds_{stage}": seconds.get(stage) for stage in _STAGES}
-        for stage in _STAGES:
-            counts = candidates.get(stage) or {}
-            record |= {f"{stage}_{end}": counts.get(end) for end in ("in", "out")}
-        record["ended"] = (search or {}).get("ended")
-        record["status"] = "ok" if search else _MISSING
-        record["reason"] = "" if search else "not searched in this run"
-        records.append(record)
-    counts = [f"{stage}_{end}" for stage in _STAGES for end in ("in", "out")]
-    text = ["workload", "published_mirage_s", "ended", "status", "reason"]
-    return _frame(records, {}, text, whole=counts)
-
-
-def graph_diversity(run: Run, published: Published) -> pd.DataFrame:
-    """Table 3: proved graphs that differ in operators or mapping, as the paper counts them."""
-    records = []
-    for workload in run.workloads:
-        search = run.searches.get(workload)
-        paper = published.graphs_of(workload)
-        proved = _unique(g for g in graphs_of(search) if g.get("verdict") == "PROVED")
-        unknown = _unique(g for g in graphs_of(search) if g.get("verdict") == "UNKNOWN")
-        single = [g for g in proved if g.get("kernels") == 1]
-        records.append(
-            {
-                "workload": workload,
-                "graphs": len(proved) if search else None,
-                "graphs_single_kernel": len(single) if search else None,
-                "published_prism": number(paper.get("prism_shared")),
-                "published_mirage": both(paper, "mirage"),
-                "graphs_unknown": len(unknown) if search else None,
-                "status": "ok" if search else _MISSING,
-                "reason": "" if search else "not searched in this run",
-            }
-        )
-    whole = ("graphs", "graphs_single_kernel", "published_prism", "graphs_unknown")
-    text = ["workload", "published_mirage", "status", "reason"]
-    return _frame(records, {}, text, whole=whole)
-
-
-def graphs_of(search: dict | None) -> list[dict]:
-    """The graphs of a search file; none of a search that is missing."""
-    return [g for g in (search or {}).get("graphs") or [] if isinstance(g, dict)]
 
 
 def rows_table(run: Run) -> pd.DataFrame:
@@ -222,7 +171,7 @@ def _missing_row(run: Run, case: Case) -> dict:
         "config": case.config,
         "dtype": dtype,
         "system": PRISM,
-        "status": _MISSING,
+        "status": MISSING,
         "reason": reason,
     }
 
@@ -244,27 +193,6 @@ def _seconds(run: Run, case: Case, row: dict) -> dict[str, float | None]:
 def _total(seconds: Iterable[float | None]) -> float | None:
     known = [s for s in seconds if s is not None]
     return sum(known) if known else None
-
-
-def _unique(graphs: Iterable[dict]) -> list[dict]:
-    return list({json.dumps(g.get("graph"), sort_keys=True): g for g in graphs}.values())
-
-
-def _frame(
-    records: list[dict], template: dict, text: Iterable[str], whole: Iterable[str] = ()
-) -> pd.DataFrame:
-    """Text columns as strings, `whole` as integers that may be missing, all others as floats.
-
-    `template` is any record; it gives the columns of a table without rows.
-    """
-    frame = pd.DataFrame.from_records(records or [template]).iloc[: len(records)]
-    types = {c: object if c in text else "Int64" if c in whole else float for c in frame.columns}
-    for column in frame.columns:
-        if column in text:
-            frame[column] = frame[column].map(lambda v: "" if pd.isna(v) else str(v))
-        else:
-            frame[column] = pd.to_numeric(frame[column], errors="coerce")
-    return frame.astype(types)
 
 
 def _flat(value: object) -> object:

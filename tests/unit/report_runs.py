@@ -9,6 +9,7 @@ from prism.measure.rows import Row
 from prism.program import Builder, Node, Op, program_to_json
 from prism.report import build
 from prism.sgraph import BlockGraph, Kernel, MapVar, SGraph, make_mapping
+from prism.sgraph.family import KernelFamily, Piece, Space, Step
 
 CASE = "rmsnorm@d=4096,n=8"
 ALL_CASES = {
@@ -71,20 +72,62 @@ def row(case: str, system: str, median: float | None, **changes) -> dict:
     return made.to_json() | changes
 
 
-def search(workload: str, count: int = 3) -> dict:
-    graphs = [
-        {"id": f"g{i}", "verdict": "PROVED", "reason": "", "kernels": 1 + (i == 0), "operators": 7}
-        | {"graph": {"made up": i}, "text": ""}
-        for i in range(count)
-    ]
+def space(count: int) -> Space:
+    """`count` graphs of one kernel, and as many squared of two."""
+    root = Node(Op.EXP, (Node(Op.INPUT, (), "in:0", ("n",)),))
+    kernel = KernelFamily((root,), grids=((),) * count)
+    steps = (Step(0, (("in:0", "X"), ("out:0", "O"))),)
+    return Space((Piece((kernel,), (steps, steps * 2)),))
+
+
+def search(workload: str, count: int = 3, every: int | None = None) -> dict:
     stages = {s: {"in": 40, "out": 20} for s in ("generate", "map", "refute", "prove")}
+    found = space(count)
     return {
         "workload": workload,
         "seconds": {"generate": 0.01, "map": 0.02, "refute": 0.05, "prove": 0.12, "total": 0.21},
         "candidates": stages,
         "ended": "exhausted",
-        "graphs": [*graphs, graphs[0] | {"id": "again"}, {"id": "u", "verdict": "UNKNOWN"}],
+        "peak_mib": 181.5,
+        "gaps": [{"what": "exp(X)", "reason": "saturated"}],
+        "rules": {
+            "part of repl": {"matches": 1200, "seconds": 0.0625},
+            "axes of Merge": {"matches": 20, "seconds": 0.001},
+            "axes of Comb": {"matches": 10, "seconds": 0.0005},
+        },
+        "graphs": {"all": every or found.count, "single_kernel": found.single_kernel},
+        "space": found.to_json(),
     }
+
+
+def ablation(limit_s: float = 50.0, **seconds: float) -> dict:
+    """Every row takes 0.04 s but those in `seconds`, such as CCCS=8; a limit stops them."""
+    rows = []
+    for maps in ("SSSS", "SSCS", "SCSS", "CSSS", "SCCS", "CSCS", "CCSS", "CCCS", "CCCC"):
+        spent = min(seconds.get(maps, 0.04), limit_s)
+        row = dict(zip(("imap", "fmap", "omap", "sizes"), maps, strict=True))
+        row |= {"seconds": spent, "ended": "limit" if spent == limit_s else "exhausted"}
+        rows.append(row | {"graphs": 140, "assignments": 20, "assignments_all": 4000})
+    sizes = {"n": 8, "d": 4096, "f": 4096}
+    return {"workload": "rmsnorm", "program": {}, "sizes": sizes, "limit_s": limit_s, "rows": rows}
+
+
+def growth() -> dict:
+    rows = []
+    for operators, total, ended in (
+        (7, 0.2, "exhausted"),
+        (30, 4.0, "exhausted"),
+        (90, 60, "time"),
+    ):
+        seconds = {"generate": 0.1, "map": 0.1, "refute": 0.0, "prove": 0.0, "total": total}
+        row = {
+            "program": f"chain{operators}",
+            "operators": operators,
+            "pieces": operators // 10 + 1,
+        }
+        row |= {"seconds": seconds, "graphs_log10": operators / 2, "kernels": 120, "ended": ended}
+        rows.append(row | {"peak_mib": 200.0})
+    return {"rows": rows}
 
 
 def winner(sizes: dict) -> dict:
@@ -97,7 +140,7 @@ def winner(sizes: dict) -> dict:
     return {
         "status": "ok",
         "concrete": concrete,
-        "graph_id": "g1",
+        "graph_id": "0.1",
         "seconds": {"compile": 8.0, "tune": 31.0, "total": 44.0},
         "candidates": [
             {"status": "ok"},

@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.container import BarContainer
 
-from prism.report import plots
+from prism.report import extra_plots, plots
 
 CASES = [("rmsnorm", "d=4096,n=8"), ("mine", "n=4")]
 
@@ -90,6 +90,58 @@ def test_published_marks_keep_limits_apart_from_values():
 
 def test_a_plot_without_measured_values_is_left_out():
     assert plots._relative(kernel_table({"prism": [None, None]})) is None
-    empty = pd.DataFrame({"workload": ["a"], "graphs": [None]})
+    empty = pd.DataFrame(
+        {"workload": ["a"], "graphs_single_kernel": [None], "graphs_log10": [None]}
+    )
     empty = empty.assign(published_prism=[9], published_mirage=["1; 8"])
     assert plots._graphs(empty) is None
+
+
+def test_all_graphs_stand_beside_those_of_one_kernel():
+    table = pd.DataFrame({"workload": ["a", "b"], "graphs_single_kernel": [140, 0]})
+    table = table.assign(graphs_log10=[4.0, 400.0], published_prism=[9, None], published_mirage="")
+    figure = plots._graphs(table)
+    marks = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].lines}
+    assert marks["measured: Prism, of one kernel"] == [140, 0]
+    assert marks["measured: Prism, all"] == [1e4, 1e200], (
+        "a count beyond a float's range is clipped"
+    )
+
+
+def bars_of(figure) -> tuple[list[float], list[float]]:
+    """Heights of filled bars and of open ones."""
+    bars = [b for c in figure.axes[0].containers if isinstance(c, BarContainer) for b in c]
+    whole = [b.get_height() for b in bars if b.get_facecolor()[3]]
+    return whole, [b.get_height() for b in bars if not b.get_facecolor()[3]]
+
+
+def test_a_limit_is_an_open_bar_with_an_arrow():
+    table = pd.DataFrame(
+        {
+            **{"imap": ["S", "C", "C"], "fmap": ["S", "C", "C"], "omap": ["S", "C", "C"]},
+            **{"sizes": ["S", "S", "C"], "seconds": [0.05, 8.0, None]},
+            **{"limit_s": [None, None, 120.0], "published_s": [0.3, 312.0, None]},
+        }
+    )
+    figure = extra_plots.ablation(table)
+    (ax,) = figure.axes
+    assert ax.get_yscale() == "log"
+    assert bars_of(figure) == ([0.05, 8.0], [120.0])
+    texts = [t.get_text() for t in ax.texts]
+    assert (
+        texts == ["0.05 s", "8 s", "", "> 120 s\n(limit)"] and ax.texts[2].arrow_patch is not None
+    )
+    (paper,) = ax.lines
+    assert list(paper.get_ydata()) == [0.3, 312] and paper.get_markerfacecolor() == "white"
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["SSS", "CCC", "CCC\n+ sizes"]
+    assert "stopped at this limit: at least so long" in labels(figure)
+    table[["seconds", "limit_s"]] = None
+    assert extra_plots.ablation(table) is None
+
+
+def test_growth_shows_operators_and_limits():
+    table = pd.DataFrame({"program": ["norm", "layers"], "operators": [7, 90], "pieces": [1, 9]})
+    figure = extra_plots.growth(table.assign(seconds=[0.2, None], limit_s=[None, 60.0]))
+    assert bars_of(figure) == ([0.2], [60.0])
+    ticks = [t.get_text() for t in figure.axes[0].get_xticklabels()]
+    assert ticks == ["norm\n7 operators\n1 piece", "layers\n90 operators\n9 pieces"]

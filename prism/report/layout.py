@@ -1,0 +1,167 @@
+"""What the page shows of each table: columns with headings, and sections with their texts."""
+
+from __future__ import annotations
+
+STAGES = ("generate", "map", "refute", "prove")
+# Per table: column -> (heading, how a cell is shown).
+COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
+    "kernel_time": {
+        "workload": ("workload", "word"),
+        "config": ("configuration", "word"),
+        "dtype": ("dtype", "word"),
+        "system": ("system", "word"),
+        "numerics": ("numerics", "word"),
+        "median_us": ("median µs", "us"),
+        "p20_p80": ("p20–p80 µs", "range"),
+        "ratio_to_best_baseline": ("ratio to best baseline", "x"),
+        "read_speed_fraction": ("share of read speed", "%"),
+        "published_ratio": ("published ratio", "words"),
+        "warm_median_us": ("warm median µs", "us"),
+        "error_max": ("error", "e"),
+        "bound_max": ("bound", "e"),
+    },
+    "optimization_time": {
+        "workload": ("workload", "word"),
+        "config": ("configuration", "word"),
+        "system": ("system", "word"),
+        "status": ("status", "word"),
+        "search_s": ("search s", "s"),
+        "compile_s": ("compile s", "s"),
+        "tune_s": ("tune s", "s"),
+        "other_s": ("other s", "s"),
+        "total_s": ("total s", "s"),
+        "published_prism_s": ("published Prism s", "published"),
+        "published_mirage_s": ("published Mirage s", "published"),
+        "published_tvm_s": ("published TVM s", "published"),
+    },
+    "search_time": {
+        "workload": ("workload", "word"),
+        "seconds_total": ("total s", "s"),
+        "published_prism_s": ("published Prism s", "published"),
+        "published_mirage_s": ("published Mirage s (config. 1; 2)", "published"),
+        **{f"seconds_{s}": (f"{s} s", "s") for s in STAGES},
+        **{f"{s}_in_out": (f"{s} in→out", "range") for s in STAGES},
+        "peak_mib": ("peak MiB", "int"),
+        "gaps": ("gaps", "int"),
+        "rules": ("rules", "int"),
+        "ended": ("ended", "word"),
+        "reason": ("reason", "reason"),
+    },
+    "graph_diversity": {
+        "workload": ("workload", "word"),
+        "graphs_single_kernel": ("graphs of one kernel", "int"),
+        "published_prism": ("published Prism", "published"),
+        "published_mirage": ("published Mirage (config. 1; 2)", "published"),
+        "graphs_all": ("all proved graphs", "words"),
+        "gaps": ("not proved, unused", "int"),
+        "reason": ("reason", "reason"),
+    },
+    "rules": {
+        "rule": ("rule", "word"),
+        "matches": ("matches", "int"),
+        "milliseconds": ("ms", "s"),
+    },
+    "ablation": {
+        "imap": ("imap", "word"),
+        "fmap": ("fmap", "word"),
+        "omap": ("omap", "word"),
+        "sizes": ("sizes", "word"),
+        "spent": ("seconds", "limit"),
+        "speedup": ("symbolic is faster by", "limit"),
+        "published_s": ("published s", "published"),
+        "graphs": ("graphs", "int"),
+        "tried": ("assignments tried", "limit"),
+    },
+    "growth": {
+        "program": ("program", "word"),
+        "operators": ("operators", "int"),
+        "pieces": ("pieces", "int"),
+        "spent": ("seconds", "limit"),
+        **{f"seconds_{s}": (f"{s} s", "s") for s in STAGES},
+        "graphs_log10": ("log10 of graphs", "s"),
+        "kernels": ("kernels", "int"),
+        "peak_mib": ("peak MiB", "int"),
+        "ended": ("ended", "word"),
+    },
+}
+SECTIONS = (
+    (
+        "kernels",
+        "Kernel time",
+        "kernel_time",
+        "relative_performance",
+        "Cold-cache medians and quantiles over interleaved rounds. The ratio is the best passing "
+        "baseline's median over this median within this run: above 1 is faster. The system named "
+        "read only reads the inputs: what any kernel could reach at best, and never a baseline. "
+        "Published ratios are Prism's over the system named; the CSV holds every column. A "
+        "ratio in grey is noisy: its row, or the baseline it is taken against, has a p80 above 3 "
+        "times its p20, and no claim rests on it. "
+        "Numerics paper: softmax is exp(x) / sum without the running maximum, as in the paper; "
+        "own: as the system itself does it, and PyTorch subtracts the maximum.",
+        "As Figure 6, upper: the best passing baseline of each configuration is 1. Bars are "
+        "measured here, pale ones are noisy. Hollow marks are the paper's ratio of Prism to Mirage "
+        "on an A100, another machine against another system, and are only there to compare with.",
+    ),
+    (
+        "optimization",
+        "Optimization time",
+        "optimization_time",
+        "optimization_time",
+        "Seconds before a kernel is ready. A workload's search is shared by its configurations and "
+        "stands in each of them, as in the paper. Prism's total is search and tuning as measured "
+        "from end to end; other is what no stage holds: inputs, reference outputs, eager's error.",
+        "As Figure 6, lower: seconds by stage, stacked. The paper's total for Prism stands under "
+        "each configuration. Eager needs none.",
+    ),
+    (
+        "search",
+        "Search time",
+        "search_time",
+        "search_time",
+        "The symbolic search alone, with the candidates that went into and came out of each stage. "
+        "Refuted candidates are not kept, only counted by cause (rejected in search/*.json). Gaps "
+        "are equal on numbers but not proved, so that no graph uses them; rules are those of the "
+        "prover that matched.",
+        "As Table 2, on a logarithmic axis.",
+    ),
+    (
+        "graphs",
+        "Unique graphs",
+        "graph_diversity",
+        "graph_diversity",
+        "Proved graphs that differ in operators, kernels or mapping; parameter values do not "
+        "count. Those of one generated kernel are set beside the paper's; all have up to two "
+        "generated kernels, and calls of library operators. All operator orders, accumulator "
+        "placements and mappings within the operator bound are in, a wider space than the paper's, "
+        "so the numbers compare the spaces as well.",
+        "As Table 3, on a logarithmic axis.",
+    ),
+    (
+        "ablation",
+        "Symbolic maps",
+        "ablation",
+        "ablation",
+        "The search of graphs of one kernel with each kind of map symbolic (S) or enumerated (C), "
+        "and with grid and loop sizes enumerated as well, as Mirage does. A search that hit the "
+        "limit was stopped: the limit is no time, and what it gives is a bound.",
+        "As Table 4, on a logarithmic axis. An open bar with an arrow was stopped there.",
+    ),
+    (
+        "growth",
+        "Ever larger programs",
+        "growth",
+        "growth",
+        "The search of programs with ever more operators; large ones are cut into pieces. Each "
+        "piece has its own graphs, so that the number of graphs is a product.",
+        "Seconds on a logarithmic axis. An open bar with an arrow was stopped there.",
+    ),
+    (
+        "rules",
+        "Rules of the prover",
+        "rules",
+        "",
+        "How often each rule matched while the lemmas of a workload were proved, and what it took. "
+        "Rules that derive the axes of results are taken together.",
+        "",
+    ),
+)

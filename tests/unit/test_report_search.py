@@ -1,0 +1,165 @@
+"""What a report says of the search itself: graphs, gaps, memory, rules, ablation, growth."""
+
+import json
+import re
+
+import pandas as pd
+import pytest
+from report_runs import ALL_CASES, CASE, ablation, growth, make_run, put, search, table, verdicts
+
+from prism.report import build
+
+CUT = "Symbolic maps cut the search of RMSNorm from 312 s to 0.3 s (Table 4)"
+
+
+def section(page: str, anchor: str) -> str:
+    found = re.search(rf'<h2 id="{anchor}">.*?(?=<h2 )', page, re.S)
+    return found[0] if found else ""
+
+
+def plan(run, **suite) -> None:
+    config = {"suite": {"name": "test"} | suite, "cases": {CASE: "abc123"}}
+    put(run / "config.yaml", json.dumps(config | {"ablation": {"limit_s": 50.0}}))
+
+
+# Graphs and telemetry ---------------------------------------------------------------------
+
+
+def test_graphs_of_one_kernel_are_told_from_all(tmp_path):
+    run = make_run(tmp_path)
+    page = build(run).read_text()
+    (counted,) = table(run, "graph_diversity")
+    assert (counted["graphs"], counted["graphs_single_kernel"]) == ("12", "3")
+    assert (counted["published_prism"], counted["published_mirage"]) == ("9", "1; 8")
+    assert counted["gaps"] == "1" and float(counted["graphs_log10"]) == pytest.approx(1.0792, 1e-3)
+    assert "graphs_unknown" not in counted
+    (searched,) = table(run, "search_time")
+    assert (searched["peak_mib"], searched["gaps"], searched["rules"]) == ("181.5", "1", "2")
+    assert "of one generated kernel are set beside the paper" in section(page, "graphs")
+
+
+def test_more_graphs_than_an_integer_holds(tmp_path):
+    run = make_run(tmp_path)
+    put(run / "search/rmsnorm.json", search("rmsnorm", 12, every=3 * 10**25))
+    page = build(run).read_text()
+    (counted,) = table(run, "graph_diversity")
+    assert (counted["graphs"], counted["graphs_single_kernel"]) == ("", "12")
+    assert "about 10^25.5" in section(page, "graphs")
+    said, verdict = verdicts(run)["9 to 23 unique graphs a workload, more than Mirage (Table 3)"]
+    assert "rmsnorm 12 (published 9)" in said and said.endswith("several kernels: rmsnorm 10^25.5")
+    assert verdict == "holds where measured"
+
+
+def test_rules_are_listed_by_workload_with_matches_and_seconds(tmp_path):
+    run = make_run(tmp_path, list(ALL_CASES)[:3])
+    shown = section(build(run).read_text(), "rules")
+    assert shown.count("<details>") == 2 and "rmsnorm_mlp: 1,230 matches in 0.064 s" in shown
+    assert '<td class="number">1,200</td><td class="number">62.50</td>' in shown
+    rows = table(run, "rules")
+    assert [(r["workload"], r["rule"], r["matches"]) for r in rows][:2] == [
+        ("rmsnorm", "part of repl", "1200"),
+        ("rmsnorm", "axes of results", "30"),
+    ]
+    assert list(pd.read_parquet(run / "tables/rules.parquet").seconds)[:2] == [0.0625, 0.0015]
+
+
+def test_a_winner_that_the_search_does_not_hold_fails_the_claim(tmp_path):
+    run = make_run(tmp_path, list(ALL_CASES)[:2])
+    claim = "One search of a workload serves all its configurations"
+    assert verdicts(run)[claim][1] == "holds"
+    path = run / f"tune/{CASE}/winner.json"
+    put(path, json.loads(path.read_text()) | {"graph_id": "0.77"})
+    assert verdicts(run)[claim] == (
+        "winners of all configurations come from one search: none; not so: rmsnorm",
+        "does not hold",
+    )
+
+
+# Ablation ---------------------------------------------------------------------------------
+
+
+def test_a_limit_is_never_a_time(tmp_path):
+    run = make_run(tmp_path)
+    put(run / "ablation.json", ablation(50.0, CCCS=8.0, CCCC=1e9))
+    shown = section(build(run).read_text(), "ablation")
+    rows = {r["imap"] + r["fmap"] + r["omap"] + r["sizes"]: r for r in table(run, "ablation")}
+    assert len(rows) == 9
+    assert list(rows["SSSS"])[:9] == [
+        *("imap", "fmap", "omap", "sizes", "seconds", "limit_s", "published_s", "ended", "graphs")
+    ]
+    whole, stopped = rows["CCCS"], rows["CCCC"]
+    assert (whole["seconds"], whole["limit_s"], whole["published_s"]) == ("8.0", "", "312.0")
+    assert float(whole["speedup_of_symbolic"]) == pytest.approx(200)
+    assert (stopped["seconds"], stopped["limit_s"], stopped["ended"]) == ("", "50.0", "limit")
+    assert stopped["published_s"] == stopped["speedup_of_symbolic"] == ""
+    assert float(stopped["speedup_at_least"]) == pytest.approx(1250)
+    assert rows["CCSS"]["published_s"] == "", "a row that Table 4 does not have"
+    assert "&gt; 50 s (limit)" in shown and "≥ 1,250.0x" in shown and "200.0x" in shown
+    assert '<div class="plot">' in shown and (run / "plots/ablation.svg").exists()
+    assert len(pd.read_parquet(run / "tables/ablation.parquet")) == 9
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict", "part"),
+    [
+        ({"CCCS": 41.0}, "holds", "concrete maps take 41 s, 1,025 times the 0.04 s of symbolic"),
+        ({"CCCS": 8.0}, "does not hold", "held against 1,000 times: concrete maps take 8 s, 200"),
+        ({"CCCS": 1e9}, "holds", "concrete maps take at least 1,250 times (limit) the 0.04 s"),
+        ({"CCCS": 1e9, "SSSS": 2.0}, "not decided: stopped", "at least 25 times (limit)"),
+        ({"CCCC": 1e9}, "does not hold", "as Mirage searches, concrete maps take at least 1,250"),
+        ({"SSSS": 1e9}, "not measured here", "the symbolic search itself has no time"),
+    ],
+)
+def test_the_claim_of_table_4(tmp_path, seconds, verdict, part):
+    run = make_run(tmp_path)
+    put(run / "ablation.json", ablation(50.0, **seconds))
+    found = verdicts(run)[CUT]
+    assert found[1] == verdict and part in found[0]
+
+
+def test_without_an_ablation_nothing_is_claimed_or_left_behind(tmp_path):
+    run = make_run(tmp_path)
+    put(run / "ablation.json", ablation())
+    put(run / "growth.json", growth())
+    build(run)
+    names = ("ablation", "growth")
+    left = [run / f"{d}/{n}" for n in names for d in ("tables", "plots")]
+    assert all(list(path.parent.glob(f"{path.name}.*")) for path in left)
+    for name in names:
+        (run / f"{name}.json").unlink()
+    assert verdicts(run)[CUT] == ("no search with concrete maps in this run", "not measured here")
+    assert not any(list(path.parent.glob(f"{path.name}.*")) for path in left)
+    page = (run / "report.html").read_text()
+    assert not section(page, "ablation") and 'href="#ablation"' not in page
+
+
+def test_what_the_configuration_says_of_the_extras(tmp_path):
+    run = make_run(tmp_path)
+    plan(run, ablation={"workload": "rmsnorm", "sizes": {"d": 4096, "n": 8}}, growth=True)
+    page = build(run).read_text()
+    assert "ablation: not timed (no ablation.json)" in page
+    assert "growth: not timed (no growth.json)" in page
+    put(run / "ablation.json", ablation(7.0))
+    put(run / "growth.json", {"rows": [{"program": "half"}]})
+    page = build(run).read_text()
+    other = "ablation.json was made with other settings and left out: limit_s 7.0, not 50.0"
+    assert other in page and "growth.json is damaged and was left out" in page
+    put(run / "ablation.json", ablation(50.0) | {"sizes": {"n": 16, "d": 4096}})
+    assert "left out: n 16, not 8" in build(run).read_text()
+    plan(run, ablation=None, growth=False)
+    page = build(run).read_text()
+    assert "ablation, growth: not in this configuration" in page
+    assert not (run / "tables/ablation.csv").exists()
+
+
+# Growth -----------------------------------------------------------------------------------
+
+
+def test_growth_is_a_table_with_limits_apart(tmp_path):
+    put(tmp_path / "growth.json", growth())
+    shown = section(build(tmp_path).read_text(), "growth")
+    first, _, last = table(tmp_path, "growth")
+    assert (first["program"], first["operators"], first["pieces"]) == ("chain7", "7", "1")
+    assert (first["seconds"], first["limit_s"], first["seconds_map"]) == ("0.2", "", "0.1")
+    assert (last["seconds"], last["limit_s"], last["ended"]) == ("", "60.0", "time")
+    assert "&gt; 60 s (limit)" in shown and "30 operators" in shown
