@@ -5,8 +5,13 @@ from prism.workflow import hold, workflow_plan
 
 PLAN = workflow_plan(workflow)
 RUN = PLAN["run"]
-TABLES = ["kernel_time", "optimization_time", "search_time", "graph_diversity", "rows"]
-PLOTS = ["search_time", "graph_diversity"]  # the others need a kernel that passed
+# A suite's own extras, which a run that chooses its workloads does not have.
+EXTRAS = {"ablate": "ablation", "growth": "growth"}
+EXTRAS = [name for stage, name in EXTRAS.items() if PLAN[stage]]
+SECONDS = [f"{RUN}/{name}.json" for name in EXTRAS]
+TABLES = ["kernel_time", "optimization_time", "search_time", "graph_diversity"]
+TABLES += ["rules", "rows", *EXTRAS]
+PLOTS = ["search_time", "graph_diversity", *EXTRAS]  # the others need a kernel that passed
 SEARCHES = expand(f"{RUN}/search/{{workload}}.json", workload=PLAN["workloads"])
 WINNERS = expand(f"{RUN}/tune/{{case}}/winner.json", case=PLAN["cases"])
 TIMES = expand(f"{RUN}/bench/{{case}}.jsonl", case=PLAN["cases"])
@@ -38,6 +43,7 @@ rule all:
         SEARCHES,
         WINNERS,
         TIMES,
+        SECONDS,
         PAGE,
         SHOWN,
 
@@ -57,7 +63,8 @@ rule settings:
 
 
 # Seconds are results here, of the search as well: each of these jobs takes all cores, so nothing
-# runs beside it. Snakemake sets OMP_NUM_THREADS to a job's threads.
+# runs beside it, and given a slice the search neither asks nor fills its cache. Snakemake sets
+# OMP_NUM_THREADS to a job's threads.
 rule search:
     output:
         f"{RUN}/search/{{workload}}.json",
@@ -71,6 +78,36 @@ rule search:
         slice=lookup(dpath="search/{workload}", within=PLAN),
     shell:
         "{params.prism} search slice={params.slice:q} out={output:q} log={log:q}"
+
+
+rule ablate:
+    output:
+        f"{RUN}/ablation.json",
+    log:
+        f"{RUN}/logs/ablation.log",
+    conda:
+        "containers/conda.yaml"
+    threads: workflow.cores
+    params:
+        prism=PRISM,
+        slice=PLAN["ablate"],
+    shell:
+        "{params.prism} ablate slice={params.slice:q} out={output:q} log={log:q}"
+
+
+rule growth:
+    output:
+        f"{RUN}/growth.json",
+    log:
+        f"{RUN}/logs/growth.log",
+    conda:
+        "containers/conda.yaml"
+    threads: workflow.cores
+    params:
+        prism=PRISM,
+        slice=PLAN["growth"],
+    shell:
+        "{params.prism} growth slice={params.slice:q} out={output:q} log={log:q}"
 
 
 # Beside winner.json is kernel.cpp, unless no candidate passed: so it is no output that must appear.
@@ -118,6 +155,7 @@ rule report:
         f"{RUN}/config.yaml",
         SEARCHES,
         TIMES,
+        SECONDS,
     output:
         SHOWN,
         page=PAGE,

@@ -31,9 +31,10 @@ _SPOILED = (ValueError, TypeError, KeyError, IndexError, zlib.error, sqlite3.Dat
 def search(
     program: Program,
     bounds: Any,
-    progress: Callable[[str, int], None] | None = None,
+    progress: Callable[[str, int], None] = lambda _stage, _count: None,
     remember: bool = True,
     warn: Callable[[str], None] = lambda _text: None,
+    workers: int = 1,
 ) -> dict:
     """The result of a search as JSON data; from the cache it has `cached: true`.
 
@@ -48,7 +49,7 @@ def search(
         return _restored(data, program, names) | {"cached": True}
     from prism.search import search as run
 
-    data = run(renamed, bounds, *([progress] if progress else [])).to_json()
+    data = run(renamed, bounds, progress, workers).to_json()
     if store and data["ended"] == "exhausted":
         store.put(key, data)
     return _restored(data, program, names)

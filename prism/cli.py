@@ -1,4 +1,4 @@
-"""The command line: `prism search|tune|bench|report`, each one stage of a run.
+"""The command line: `prism search|tune|bench|ablate|growth|report`, each one stage of a run.
 
 A stage is configured by Hydra overrides, or by `slice=JSON`, the plain data that the workflow hands
 to each of its jobs. Whatever goes wrong is one line on stderr: exit code 2 for bad input, 1 for a
@@ -12,20 +12,19 @@ import argparse
 import contextlib
 import errno
 import logging
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from prism import files, terminal
+from prism import stages
 from prism.errors import PrismError
 
 # What a stage reads beside Hydra overrides, and what for.
 _KEYS = {
     "search": {
         "out": "write the result to this JSON file",
-        "show": "print the graph with this id instead of an example",
+        "show": "print the graph with this id, such as 0.12, instead of the summary",
     },
     "tune": {
         "out": "folder for winner.json and kernel.cpp (needed)",
@@ -38,23 +37,39 @@ _KEYS = {
         "graphs": "result of `prism search`, for the search's seconds",
         "threads": "threads of every system; all cores by default",
     },
+    "ablate": {"out": "write the seconds to this JSON file (needed)"},
+    "growth": {"out": "write the seconds to this JSON file (needed)"},
     "report": {"run": "the run's folder, such as results/paper-cpu (needed)"},
 }
 _COMMON = {"slice": "configuration as JSON instead of overrides", "log": "also log to this file"}
 _HELP = {
-    "search": "find and prove the fused graphs of a workload",
+    "search": "find and prove the graphs of a workload",
     "tune": "instantiate, compile and time the proved graphs for one configuration",
     "bench": "time the winner beside the baselines, interleaved in rounds",
+    "ablate": "time the search with maps enumerated instead of symbolic (Table 4)",
+    "growth": "time the search of ever larger programs",
     "report": "tables, plots and report.html of a run",
 }
 _EXAMPLES = {
     "search": "prism search workload=rmsnorm out=rmsnorm.json",
     "tune": "prism tune workload=rmsnorm workload.d=8192 graphs=rmsnorm.json out=tuned",
     "bench": "prism bench workload=rmsnorm workload.d=8192 winner=tuned out=rows.jsonl",
+    "ablate": "prism ablate workload=rmsnorm workload.d=1024 ablation.limit_s=20 out=ablation.json",
+    "growth": "prism growth growth.seconds=30 out=growth.json",
     "report": "prism report run=results/paper-cpu",
 }
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+_STAGES = {
+    "search": stages.search,
+    "tune": stages.tune,
+    "bench": stages.bench,
+    "ablate": stages.ablate,
+    "growth": stages.growth,
+    "report": stages.report,
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -66,10 +81,10 @@ def parser() -> argparse.ArgumentParser:
     """The argument parser of all stages."""
     top = _Parser(prog="prism", description="Symbolic superoptimization of tensor programs.")
     top.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    stages = top.add_subparsers(dest="stage", required=True, metavar="STAGE")
+    commands = top.add_subparsers(dest="stage", required=True, metavar="STAGE")
     for stage, text in _HELP.items():
         keys = "\n".join(f"  {key:<10}{why}" for key, why in (_KEYS[stage] | _COMMON).items())
-        child = stages.add_parser(
+        child = commands.add_parser(
             stage,
             help=text,
             description=text[0].upper() + text[1:] + ".",
@@ -161,169 +176,3 @@ def _logging(path: str | None) -> Iterator[None]:
         log.removeHandler(handler)
         with contextlib.suppress(OSError):  # a full disk must not hide the error itself
             handler.close()
-
-
-# Stages -----------------------------------------------------------------------------------
-
-
-def _search(own: dict[str, str], overrides: Sequence[str]) -> None:
-    from prism import config, given
-
-    out = own.get("out")
-    if out is not None:
-        terminal.writable(Path(out))
-    if "slice" in own:  # of a workflow, where the seconds of a search are results
-        data, remember = given.slice_of(own["slice"], "search"), False
-    else:
-        cfg = config.compose(overrides)
-        data, remember = config.search_slice(cfg), cfg.search.cache
-    result = _run_search(data, remember)
-    interrupted = result["ended"] == "interrupted"
-    if "show" not in own:
-        terminal.summary(result)
-    if out is not None and not (interrupted and "slice" in own):  # a workflow takes whole results
-        files.write_json(Path(out), result)
-    if interrupted:
-        raise KeyboardInterrupt  # what it found is stored and printed, but is not all
-    if "show" in own:
-        terminal.graph(result, own["show"])
-    elif "slice" not in own:  # a workflow's output is long enough
-        terminal.graphs(result)
-
-
-def _run_search(data: Mapping, remember: bool) -> dict:
-    """The search of a slice, as JSON data; `remember` looks into the cache first."""
-    from prism import cache, config, given
-
-    with given.reading("search"):
-        program = config.symbolic(data["workload"], data["dtype"])
-        bounds = config.bounds_of(data["search"])
-    with terminal.progress(f"search {program.name}") as progress:
-        return cache.search(
-            program, bounds, lambda stage, count: progress(stage, count, None), remember, _warn
-        )
-
-
-def _tune(own: dict[str, str], overrides: Sequence[str]) -> None:
-    from prism import config, given
-    from prism.measure.tune import TuneBudget, tune
-
-    out = Path(_needed(own, "out", "tune"))
-    terminal.writable(out / "winner.json")
-    if "slice" in own:
-        data, path = given.slice_of(own["slice"], "tune"), _needed(own, "graphs", "tune")
-        cfg = None
-    else:
-        cfg = config.compose(overrides)
-        config.say_device(cfg)
-        data, path = config.case_slices(cfg, overrides=overrides)[0], own.get("graphs")
-    with given.reading("tune"):
-        program = config.program_of(data["workload"], data["dtype"])
-        backend, strategy = data["device"]["backend"], data["tune"]["name"]
-        budget = TuneBudget(**{key: data["tune"][key] for key in ("count", "seconds", "seed")})
-    if path:
-        found = given.search_result(path, program)
-        if found.get("ended") == "interrupted":
-            _warn(f"graphs={path}: its search was interrupted; tuning what it had found")
-    else:
-        found = _run_search(config.search_slice(cfg), cfg.search.cache)
-        if found["ended"] == "interrupted":
-            raise KeyboardInterrupt
-    with terminal.progress(f"tune {data['case']}") as progress:
-        winner = tune(
-            program,
-            given.proved(found, data["tune"]["seed"]),
-            backend,
-            budget,
-            out,
-            _threads(own),
-            progress=progress,
-            context={"workload": program.name, "case": data["case"]},
-            strategy=strategy,
-        )
-    if winner["status"] == "ok":
-        print(f"{data['case']}: {winner['median_us']:.1f} us, graph {winner['graph_id']}")
-    else:
-        _warn(f"{data['case']}: no kernel: {winner['reason']}")
-
-
-def _bench(own: dict[str, str], overrides: Sequence[str]) -> None:
-    from prism import config, given
-    from prism.measure.bench import BaselineSpec, BenchSettings, bench, failures
-
-    out = Path(_needed(own, "out", "bench"))
-    terminal.writable(out)
-    if "slice" in own:
-        data = given.slice_of(own["slice"], "bench")
-    else:
-        cfg = config.compose(overrides)
-        config.say_device(cfg)
-        _, data = config.case_slices(cfg, overrides=overrides)
-    with given.reading("bench"):
-        program = config.program_of(data["workload"], data["dtype"])
-        baselines = [
-            BaselineSpec(spec["name"], str(config.root() / spec["adapter"]), spec["options"])
-            for spec in data["baseline"].values()
-        ]
-        settings = BenchSettings(
-            **data["bench"],
-            threads=_threads(own),
-            seed=data["seed"],
-            device=data["device"]["backend"],
-        )
-    winner = given.winner(own["winner"], data["case"], program) if "winner" in own else None
-    context = {
-        "workload": program.name,
-        "config": data["case"].partition("@")[2],
-        "config_hash": data["config_hash"],
-    }
-    if "graphs" in own:
-        context["search_seconds"] = given.search_result(own["graphs"], program)["seconds"]["total"]
-    with terminal.progress(f"bench {data['case']}") as progress:
-        rows = bench(program, winner, baselines, settings, out, context, progress=progress)
-    for row in rows:
-        time = f"{row['median_us']:.1f} us" if row["median_us"] else row["reason"]
-        print(f"{data['case']}: {row['system']}: {time}")
-    for line in failures(rows):
-        if winner is not None or not line.startswith("prism: "):  # without one, no kernel is meant
-            _warn(f"{data['case']}: {line}")
-
-
-def _report(own: dict[str, str], overrides: Sequence[str]) -> None:
-    from prism.report import build
-
-    if overrides:
-        raise PrismError(f"{overrides[0]}: report reads a run as it is; only run=FOLDER is known")
-    run = Path(_needed(own, "run", "report"))
-    if not run.is_dir():
-        raise PrismError(f"run={run}: no such folder; a run leaves it, such as results/paper-cpu")
-    print(build(run))
-
-
-_STAGES = {"search": _search, "tune": _tune, "bench": _bench, "report": _report}
-
-
-# Help for the stages ----------------------------------------------------------------------
-
-
-def _needed(own: Mapping[str, str], key: str, stage: str) -> str:
-    if key not in own:
-        raise PrismError(f"{stage}: {key}=... is needed; see `prism {stage} --help`")
-    return own[key]
-
-
-def _threads(own: Mapping[str, str]) -> int:
-    cores = len(os.sched_getaffinity(0))
-    try:
-        threads = int(own.get("threads", cores))
-    except ValueError:
-        threads = 0
-    if threads < 1:
-        raise PrismError(f"threads={own['threads']}: must be a positive integer")
-    if threads > cores:
-        print(f"prism: threads={threads}: this machine has {cores}, using them", file=sys.stderr)
-    return min(threads, cores)
-
-
-def _warn(text: str) -> None:
-    print(f"prism: warning: {text}", file=sys.stderr)

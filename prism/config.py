@@ -287,6 +287,24 @@ def bounds_of(search: Mapping) -> Bounds:
     return Bounds(generator=given.pop("name"), **given)
 
 
+def ablation_slice(cfg: Any, sizes: Mapping[str, int] | None = None) -> dict:
+    """What the ablation of symbolic maps reads; without `sizes`, the workload's own."""
+    workload = workload_of(cfg, sizes)
+    program = program_of(workload, cfg.dtype)
+    kept = {key: workload[key] for key in workload if key in _KEYS - {"configs"}}
+    return {
+        "workload": kept | dict(program.sizes) | dict(program.params),
+        "dtype": cfg.dtype,
+        "search": search_of(cfg),
+        "ablation": plain(cfg.ablation),
+    }
+
+
+def growth_slice(cfg: Any) -> dict:
+    """What the search of ever larger programs reads."""
+    return {"search": search_of(cfg), "growth": plain(cfg.growth)}
+
+
 def case_slices(
     cfg: Any, sizes: Mapping[str, int] | None = None, overrides: Sequence[str] = ()
 ) -> tuple[dict, dict]:

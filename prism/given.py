@@ -27,6 +27,8 @@ _CASE = {"case": str, "workload": dict, "dtype": str, "device": dict}
 _SLICES = {
     "search": {"workload": dict, "dtype": str, "search": dict},
     "tune": _CASE | {"tune": dict},
+    "ablate": {"workload": dict, "dtype": str, "search": dict, "ablation": dict},
+    "growth": {"search": dict, "growth": dict},
     "bench": _CASE | {"baseline": dict, "bench": dict, "seed": int, "config_hash": str},
 }
 _KINDS = {str: "text", dict: "an object", int: "an integer"}
@@ -58,7 +60,8 @@ def slice_of(text: str, stage: str) -> dict:
         if not isinstance(value, kind) or isinstance(value, bool):
             raise PrismError(f"slice: `{key}` must be {_KINDS[kind]}, got {value!r}")
     with reading("slice"):
-        config.check_workload(data["workload"])
+        if "workload" in data:
+            config.check_workload(data["workload"])
         config.check_budgets(data)
     return data
 
@@ -106,6 +109,11 @@ def proved(found: Mapping, seed: int = 0) -> list[tuple[str, SGraph]]:
     space = space_of(found)
     drawn = [*space.draw(SINGLE, seed, True), *space.draw(OTHERS, seed, False)]
     return [(name, space.graph(name)) for name in drawn]
+
+
+def interrupted(found: Mapping) -> bool:
+    """Whether Ctrl-C ended the search, or that of one of its pieces."""
+    return str(found.get("ended", "")).endswith("interrupted")
 
 
 def winner(folder: str, case: str, program: Program) -> Path:

@@ -21,18 +21,14 @@ _LINES = {"families": 10, "causes": 7, "rules": 5, "gaps": 5}  # of a summary, a
 
 def summary(result: Mapping) -> None:
     """The search at a glance: stages, counts, what was not proved, causes of rejection, rules."""
-    from rich.table import Table
-
     from prism.report.telemetry import rules
 
-    table = Table(title=f"search {result['workload']}")
-    for column in ("stage", "seconds", "in", "out"):
-        table.add_column(column, justify="left" if column == "stage" else "right")
-    for stage, counts in result["candidates"].items():
-        seconds = f"{result['seconds'][stage]:.2f}"
-        table.add_row(stage, seconds, f"{counts['in']:,}", f"{counts['out']:,}")
-    table.add_row("total", f"{result['seconds']['total']:.2f}", "", "")
-    _console().print(table)
+    rows = [
+        [stage, f"{result['seconds'][stage]:.2f}", f"{counts['in']:,}", f"{counts['out']:,}"]
+        for stage, counts in result["candidates"].items()
+    ]
+    rows.append(["total", f"{result['seconds']['total']:.2f}", "", ""])
+    _table(f"search {result['workload']}", ("stage", "seconds", "in", "out"), rows, 1)
     counts = result["graphs"]
     print(
         f"graphs proved: {amount(counts['all'])}, of one kernel {amount(counts['single_kernel'])}; "
@@ -102,34 +98,31 @@ def graph(result: Mapping, wanted: str) -> None:
 
 def graphs(result: Mapping) -> None:
     """What was found by kind of kernel graph, and examples as text that differ much."""
-    from rich.table import Table
-
     from prism.sgraph import SGraph
     from prism.sgraph.family import Space
     from prism.sgraph.text import text
 
     space = Space.from_json(result["space"])
-    for number, piece in enumerate(space.pieces):
+    several = len(space.pieces) > 1
+    lines = max(2, _LINES["families"] // len(space.pieces))
+    for number, piece in enumerate(space.pieces, 1):
         kinds: dict[str, list[int]] = {}
         for family in range(len(piece.graphs)):
             kinds.setdefault(sketch(piece, family), []).append(family)
         known = [(kind, fs, sum(piece.counts[f] for f in fs)) for kind, fs in kinds.items()]
         known.sort(key=lambda item: (not piece.single(item[1][0]), -item[2]))
-        lines = max(2, _LINES["families"] // len(space.pieces))
-        title = f"kernel graphs of piece {number}" if len(space.pieces) > 1 else "kernel graphs"
-        table = Table(title=title)
-        for column in ("kernel graph", "family", "graphs"):
-            table.add_column(column, justify="left" if column == "kernel graph" else "right")
+        rows = []
         for kind, found, count in known[:lines]:
             more = f" and {len(found) - 1} more" if found[1:] else ""
-            table.add_row(kind, f"{found[0]}{more}", f"{count:,}")
+            rows.append([kind, f"{count:,}", f"{found[0]}{more}"])
         if known[lines:]:
             rest = sum(count for *_, count in known[lines:])
-            table.add_row(f"{len(known) - lines} other kinds", "", f"{rest:,}")
-        _console().print(table)
+            rows.append([f"{len(known) - lines:,} other kinds", f"{rest:,}", ""])
+        title = f"kernel graphs of piece {number}" if several else "kernel graphs"
+        _table(title, ("kernel graph", "graphs", "family"), rows, 1)
     print("  {generated kernel}, {first one}/ leaves partial results, others call the library")
     for title, number, name in examples(space):
-        where = f" (piece {number})" if len(space.pieces) > 1 else ""
+        where = f" (piece {number + 1})" if several else ""
         print(f"{title}{where}: {name}, PROVED")
         family, at = map(int, name.split("."))
         print(text(SGraph(space.pieces[number].kernel_graph(family, at))), end="")
@@ -205,6 +198,50 @@ def _showy(steps: Sequence[KernelFamily]) -> tuple[tuple, int]:
 
 def _sums(loop: Loop) -> int:
     return sum(not kind.startswith("concat") for _, kind in loop.accumulated)
+
+
+# Tables of seconds ------------------------------------------------------------------------
+
+
+def ablation(found: Mapping) -> None:
+    """Seconds of the search with each choice of concrete maps; a limit is no time."""
+    sizes = ",".join(f"{axis}={size}" for axis, size in found["sizes"].items())
+    rows = []
+    for row in found["rows"]:
+        stopped = row["ended"] == "limit"
+        seconds = f"> {found['limit_s']:g} (limit)" if stopped else f"{row['seconds']:.3g}"
+        tried = f"{row['assignments']:,} of {amount(row['assignments_all'])}"
+        rows.append([row[m] for m in ("imap", "fmap", "omap", "sizes")] + [seconds, tried])
+    columns = ("imap", "fmap", "omap", "sizes", "seconds", "assignments")
+    _table(f"ablation {found['workload']} {sizes} (S symbolic, C concrete)", columns, rows, 4)
+
+
+def growth(found: Mapping) -> None:
+    """Seconds and sizes of the searches of ever larger programs."""
+    columns = ("program", "operators", "pieces", "seconds", "graphs", "kernels", "MiB", "ended")
+    rows = [
+        [
+            *(str(row[key]) for key in columns[:3]),
+            f"{row['seconds']['total']:.2f}",
+            f"10^{row['graphs_log10']:.1f}",
+            *(f"{row[key]:,.0f}" for key in ("kernels", "peak_mib")),
+            row["ended"],
+        ]
+        for row in found["rows"]
+    ]
+    _table("growth", columns, rows, 1)
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> None:
+    """A table whose first `words` columns are text and the rest numbers."""
+    from rich.table import Table
+
+    table = Table(title=title)
+    for n, column in enumerate(columns):
+        table.add_column(column, justify="left" if n < words else "right")
+    for row in rows:
+        table.add_row(*row)
+    _console().print(table)
 
 
 @contextlib.contextmanager

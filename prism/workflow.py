@@ -44,7 +44,8 @@ def plan(overrides: Sequence[str] = ()) -> dict:
 
     `run` is the results folder, `resolved` the whole configuration as YAML text, `workloads` and
     `cases` name the jobs, and `search` (by workload), `tune` and `bench` (by case) hold each job's
-    slice as JSON text. A case is a workload with sizes, `rmsnorm@d=4096,n=8`.
+    slice as JSON text. A case is a workload with sizes, `rmsnorm@d=4096,n=8`. `ablate` and `growth`
+    are slices too, or None: they are a suite's own, and not of a run that chooses its workloads.
     """
     import yaml
 
@@ -80,10 +81,44 @@ def plan(overrides: Sequence[str] = ()) -> dict:
             found["tune"][tune["case"]] = json.dumps(tune)
             found["bench"][tune["case"]] = json.dumps(bench)
     hashes = {case: json.loads(text)["config_hash"] for case, text in found["bench"].items()}
+    found["ablate"], found["growth"] = _extras(cfg, overrides, keys)
     resolved = {key: value for key, value in config.plain(cfg).items() if key != "workload"}
+    if found["ablate"] is None:
+        resolved["suite"] |= {"ablation": None}
+    if found["growth"] is None:
+        resolved["suite"] |= {"growth": False}
     resolved |= {"workloads": workloads, "overrides": list(overrides), "cases": hashes}
     found["resolved"] = yaml.safe_dump(resolved, sort_keys=False)
     return found | {"workloads": list(found["search"]), "cases": list(found["tune"])}
+
+
+def _extras(cfg: Any, overrides: Sequence[str], keys: set[str]) -> tuple[str | None, str | None]:
+    """Slices of the suite's ablation and growth, as JSON text."""
+    suite = config.plain(cfg.suite)
+    own = any(key.split(".")[0] == "workload" or key == "suite.workloads" for key in keys)
+    ablation, growth = (
+        None
+        if own and not any(key.startswith(f"suite.{name}") for key in keys)
+        else suite.get(name)
+        for name in ("ablation", "growth")
+    )
+    if ablation is not None and not (
+        isinstance(ablation, dict)
+        and isinstance(ablation.get("workload"), str)
+        and isinstance(ablation.get("sizes"), dict)
+    ):
+        raise PrismError(
+            f"suite {suite['name']}: ablation must be {{workload: NAME, sizes: {{d: 1024}}}}, "
+            f"got {ablation!r}"
+        )
+    if not isinstance(growth, bool | None):
+        raise PrismError(f"suite {suite['name']}: growth={growth!r}: must be true or false")
+    slices = [None, json.dumps(config.growth_slice(cfg)) if growth else None]
+    if ablation:
+        rest = [item for item in overrides if config.key_of(item).split(".")[0] != "workload"]
+        chosen = config.compose([*rest, f"workload={ablation['workload']}"])
+        slices[0] = json.dumps(config.ablation_slice(chosen, ablation["sizes"]))
+    return slices[0], slices[1]
 
 
 def _configs(cfg: Any, overridden: Sequence[str]) -> list[dict]:

@@ -1,0 +1,226 @@
+"""What each stage of the command line does, given its own keys and Hydra overrides.
+
+All raise PrismError for bad input, and KeyboardInterrupt when the user ends them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from prism import files, terminal
+from prism.errors import PrismError
+
+
+def search(own: dict[str, str], overrides: Sequence[str]) -> None:
+    """Searches a workload, or remembers it; prints what was found and writes it to `out`."""
+    from prism import config, given
+
+    out = own.get("out")
+    if out is not None:
+        terminal.writable(Path(out))
+    if "slice" in own:  # of a workflow, where the seconds of a search are results
+        data, remember = given.slice_of(own["slice"], "search"), False
+    else:
+        cfg = config.compose(overrides)
+        data, remember = config.search_slice(cfg), cfg.search.cache
+    result = _run_search(data, remember)
+    interrupted = given.interrupted(result)
+    if "show" not in own:
+        terminal.summary(result)
+    if out is not None and not (interrupted and "slice" in own):  # a workflow takes whole results
+        files.write_json(Path(out), result)
+    if interrupted:
+        raise KeyboardInterrupt  # what it found is stored and printed, but is not all
+    if "show" in own:
+        terminal.graph(result, own["show"])
+    elif "slice" not in own:  # a workflow's output is long enough
+        terminal.graphs(result)
+
+
+def _run_search(data: Mapping, remember: bool) -> dict:
+    """The search of a slice, as JSON data; `remember` looks into the cache first."""
+    from prism import cache, config, given
+
+    with given.reading("search"):
+        program = config.symbolic(data["workload"], data["dtype"])
+        bounds = config.bounds_of(data["search"])
+    with terminal.progress(f"search {program.name}") as progress:
+        return cache.search(
+            program,
+            bounds,
+            lambda stage, count: progress(stage, count, None),
+            remember,
+            _warn,
+            _threads({}),
+        )
+
+
+def tune(own: dict[str, str], overrides: Sequence[str]) -> None:
+    """Tunes the graphs of a search for one configuration; writes the winner into folder `out`."""
+    from prism import config, given
+    from prism.measure.tune import TuneBudget
+    from prism.measure.tune import tune as run
+
+    out = Path(_needed(own, "out", "tune"))
+    terminal.writable(out / "winner.json")
+    if "slice" in own:
+        data, path = given.slice_of(own["slice"], "tune"), _needed(own, "graphs", "tune")
+        cfg = None
+    else:
+        cfg = config.compose(overrides)
+        config.say_device(cfg)
+        data, path = config.case_slices(cfg, overrides=overrides)[0], own.get("graphs")
+    with given.reading("tune"):
+        program = config.program_of(data["workload"], data["dtype"])
+        backend, strategy = data["device"]["backend"], data["tune"]["name"]
+        budget = TuneBudget(**{key: data["tune"][key] for key in ("count", "seconds", "seed")})
+    if path:
+        found = given.search_result(path, program)
+        if given.interrupted(found):
+            _warn(f"graphs={path}: its search was interrupted; tuning what it had found")
+    else:
+        found = _run_search(config.search_slice(cfg), cfg.search.cache)
+        if given.interrupted(found):
+            raise KeyboardInterrupt
+    with terminal.progress(f"tune {data['case']}") as progress:
+        winner = run(
+            program,
+            given.proved(found, data["tune"]["seed"]),
+            backend,
+            budget,
+            out,
+            _threads(own),
+            progress=progress,
+            context={"workload": program.name, "case": data["case"]},
+            strategy=strategy,
+        )
+    if winner["status"] == "ok":
+        print(f"{data['case']}: {winner['median_us']:.1f} us, graph {winner['graph_id']}")
+    else:
+        _warn(f"{data['case']}: no kernel: {winner['reason']}")
+
+
+def bench(own: dict[str, str], overrides: Sequence[str]) -> None:
+    """Times the winner beside the baselines; writes their rows to `out`."""
+    from prism import config, given
+    from prism.measure.bench import BaselineSpec, BenchSettings, failures
+    from prism.measure.bench import bench as run
+
+    out = Path(_needed(own, "out", "bench"))
+    terminal.writable(out)
+    if "slice" in own:
+        data = given.slice_of(own["slice"], "bench")
+    else:
+        cfg = config.compose(overrides)
+        config.say_device(cfg)
+        _, data = config.case_slices(cfg, overrides=overrides)
+    with given.reading("bench"):
+        program = config.program_of(data["workload"], data["dtype"])
+        baselines = [
+            BaselineSpec(spec["name"], str(config.root() / spec["adapter"]), spec["options"])
+            for spec in data["baseline"].values()
+        ]
+        settings = BenchSettings(
+            **data["bench"],
+            threads=_threads(own),
+            seed=data["seed"],
+            device=data["device"]["backend"],
+        )
+    winner = given.winner(own["winner"], data["case"], program) if "winner" in own else None
+    context = {
+        "workload": program.name,
+        "config": data["case"].partition("@")[2],
+        "config_hash": data["config_hash"],
+    }
+    if "graphs" in own:
+        context["search_seconds"] = given.search_result(own["graphs"], program)["seconds"]["total"]
+    with terminal.progress(f"bench {data['case']}") as progress:
+        rows = run(program, winner, baselines, settings, out, context, progress=progress)
+    for row in rows:
+        time = f"{row['median_us']:.1f} us" if row["median_us"] else row["reason"]
+        print(f"{data['case']}: {row['system']}: {time}")
+    for line in failures(rows):
+        if winner is not None or not line.startswith("prism: "):  # without one, no kernel is meant
+            _warn(f"{data['case']}: {line}")
+
+
+def ablate(own: dict[str, str], overrides: Sequence[str]) -> None:
+    """Times the search with every choice of concrete maps; writes the seconds to `out`."""
+    from prism import config, given
+    from prism.search.ablate import ablate as run
+
+    out = Path(_needed(own, "out", "ablate"))
+    terminal.writable(out)
+    if "slice" in own:
+        data = given.slice_of(own["slice"], "ablate")
+    else:
+        data = config.ablation_slice(config.compose(overrides))
+    with given.reading("ablate"):
+        program = config.program_of(data["workload"], data["dtype"])
+        bounds, limit = config.bounds_of(data["search"]), float(data["ablation"]["limit_s"])
+    with terminal.progress(f"ablate {program.name}") as progress:
+        found = run(
+            program, bounds, limit, progress=lambda stage, count: progress(stage, count, None)
+        )
+    files.write_json(out, found, indent=1)
+    terminal.ablation(found)
+
+
+def growth(own: dict[str, str], overrides: Sequence[str]) -> None:
+    """Times the search of ever larger programs; writes the seconds to `out`."""
+    from prism import config, given
+    from prism.search.growth import growth as run
+
+    out = Path(_needed(own, "out", "growth"))
+    terminal.writable(out)
+    if "slice" in own:
+        data = given.slice_of(own["slice"], "growth")
+    else:
+        data = config.growth_slice(config.compose(overrides))
+    with given.reading("growth"):
+        bounds = config.bounds_of(data["search"] | data["growth"])
+    with terminal.progress("growth") as progress:
+        found = run(bounds, progress=lambda stage, count: progress(stage, count, None))
+    files.write_json(out, found, indent=1)
+    terminal.growth(found)
+
+
+def report(own: dict[str, str], overrides: Sequence[str]) -> None:
+    """Builds the report of a run's folder."""
+    from prism.report import build
+
+    if overrides:
+        raise PrismError(f"{overrides[0]}: report reads a run as it is; only run=FOLDER is known")
+    run = Path(_needed(own, "run", "report"))
+    if not run.is_dir():
+        raise PrismError(f"run={run}: no such folder; a run leaves it, such as results/paper-cpu")
+    print(build(run))
+
+
+# Help for the stages ----------------------------------------------------------------------
+
+
+def _needed(own: Mapping[str, str], key: str, stage: str) -> str:
+    if key not in own:
+        raise PrismError(f"{stage}: {key}=... is needed; see `prism {stage} --help`")
+    return own[key]
+
+
+def _threads(own: Mapping[str, str]) -> int:
+    cores = len(os.sched_getaffinity(0))
+    try:
+        threads = int(own.get("threads", cores))
+    except ValueError:
+        threads = 0
+    if threads < 1:
+        raise PrismError(f"threads={own['threads']}: must be a positive integer")
+    if threads > cores:
+        print(f"prism: threads={threads}: this machine has {cores}, using them", file=sys.stderr)
+    return min(threads, cores)
+
+
+def _warn(text: str) -> None:
+    print(f"prism: warning: {text}", file=sys.stderr)
