@@ -11,8 +11,8 @@ Patterns are s-expressions over
     (Part t d p) (Comb t d p) (Merge o t p) (Repl t p)   part, comb, red and repl of section 4;
                     comb along an axis that t lacks makes p a new axis, one element a block
 
-A lower-case symbol is a variable: s t u v w for tensors, k d e for axes, p q for parallel
-dimensions, o for an operator name, c for a constant.
+A lower-case symbol is a variable: s t u v w for tensors, k d e for axes, p q r for parallel
+dimensions, o for an operator name, b c for constants.
 
 Tensors have named axes, so matmul is symmetric in its operands. There is no commutativity rule, as
 operand order is never worth a graph of its own; a law that singles out one operand of matmul or mul

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from egglog.bindings import EGraph
 
@@ -41,6 +42,21 @@ class Saturation:
     rule_seconds: dict[str, float] = field(default_factory=dict)
     peak_mib: float = 0.0
 
+    def plus(self, later: Saturation) -> Saturation:
+        """The cost of both runs; the ending is the later one's."""
+        return Saturation(
+            later.ended,
+            self.iterations + later.iterations,
+            self.seconds + later.seconds,
+            _summed(self.matches, later.matches),
+            _summed(self.rule_seconds, later.rule_seconds),
+            max(self.peak_mib, later.peak_mib),
+        )
+
+
+def _summed(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    return {name: a.get(name, 0) + b.get(name, 0) for name in a.keys() | b.keys()}
+
 
 @dataclass(frozen=True)
 class ENode:
@@ -49,6 +65,17 @@ class ENode:
     op: Op
     src: tuple[int, ...]
     arg: str | None
+
+
+_UNITS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_SPENT = re.compile(r'"((?:[^"\\]|\\.)*)": ([\d.]+)(ns|µs|ms|s)')
+
+
+def _rule_seconds(report) -> Iterator[tuple[str, float]]:
+    """Seconds of each rule, read from the report's text: its attributes hold whole seconds only."""
+    _, _, text = str(report).rpartition("search_and_apply_time_per_rule: {")
+    for name, number, unit in _SPENT.findall(text.partition("}")[0]):
+        yield name.replace('\\"', '"'), float(number) * _UNITS[unit]
 
 
 _kept: list[EGraph] = []  # freeing an e-graph waits for a thread that a fork leaves behind
@@ -67,7 +94,6 @@ class Session:
         self._present: set[Use] = set()
         self._rulesets: list[str] = []
         self._goals = 0
-        self._cost = Saturation("iteration limit", 0, 0.0)
         self._run(prelude())
 
     def _run(self, text: str):
@@ -119,10 +145,10 @@ class Session:
     def saturate(self, limits: Limits) -> Saturation:
         """Runs all rulesets to a fixed point, until every goal is proved, or to a limit.
 
-        A second call goes on with the same clock and counts. Raises PrismError when two different
-        inputs or constants become equal, which an unsound rule alone can do.
+        Raises PrismError when two different inputs or constants become equal, which an unsound
+        rule alone can do.
         """
-        cost = replace(self._cost, ended="iteration limit")
+        cost = Saturation("iteration limit", 0, 0.0)
         rulesets = " ".join(f"(run {name})" for name in self._rulesets)
         schedule = (
             f"(run-schedule (seq (saturate (run analysis)) {rulesets} (saturate (run analysis))))"
@@ -132,8 +158,7 @@ class Session:
             run, goals, printed = self._run(schedule)
             for rule, count in run.report.num_matches_per_rule.items():
                 cost.matches[rule] = cost.matches.get(rule, 0) + count
-            for rule, spent in run.report.search_and_apply_time_per_rule.items():
-                seconds = spent.total_seconds()
+            for rule, seconds in _rule_seconds(run.report):
                 cost.rule_seconds[rule] = cost.rule_seconds.get(rule, 0.0) + seconds
             cost.seconds = time.perf_counter() - self._start
             sizes = dict(printed.sizes)
@@ -151,7 +176,6 @@ class Session:
                 cost.iterations += 1
                 continue
             break
-        self._cost = cost
         return cost
 
     def _clash(self) -> str:

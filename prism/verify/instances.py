@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,10 +21,12 @@ from prism.program.numeric import aligned
 from prism.program.program import Program
 from prism.verify.axiom import Axiom, Guard, Pattern, read
 from prism.verify.semantics import Interpreter, ShapeError
+from prism.verify.text import MONOTONE
 
 _AXES = ("a", "b", "c")
-_PARS = {"x": 2, "y": 3}
-_TENSORS, _AXIS_VARS, _PAR_VARS = "stuvw", "kde", "pq"
+_PARS = {"x": 2, "y": 3, "z": 2}
+_EXTENT = 24  # of an axis: split by all three, pieces of two elements are left
+_TENSORS, _AXIS_VARS, _PAR_VARS = "stuvw", "kde", "pqr"
 
 
 _UNARY_NAMES = sorted(
@@ -30,6 +34,12 @@ _UNARY_NAMES = sorted(
 )
 _BINARY_NAMES = sorted(op.value for op in BINARY)
 _REDUCE_NAMES = sorted(op.value for op in REDUCE)
+_OPERATORS = {
+    "Un": _UNARY_NAMES,
+    "Bin": _BINARY_NAMES,
+    "Fold": _REDUCE_NAMES,
+    "Merge": _REDUCE_NAMES,
+}
 
 
 class IllTyped(ValueError):
@@ -49,18 +59,20 @@ def instance(axiom: Axiom, rng: random.Random, tries: int = 20_000) -> Instance:
 
     Raises ValueError when none is found, which means that the axiom can never apply.
     """
+    slots = _slots(axiom.left)
     for _ in range(tries):
-        names = _assignment(rng)
+        names = _assignment(slots, rng)
+        if not all(_holds(guard, names) for guard in axiom.guards):
+            continue
         try:
             left = _build(read(axiom.left), names)
             layout(left)
         except (ValueError, KeyError, PrismError):  # does not fit together: draw again
             continue
-        if all(_holds(guard, names) for guard in axiom.guards):
-            try:
-                return Instance(left, _build(read(axiom.right), names))
-            except (ValueError, PrismError):
-                return Instance(left, None)
+        try:
+            return Instance(left, _build(read(axiom.right), names))
+        except (ValueError, PrismError):
+            return Instance(left, None)
     raise ValueError(f"axiom {axiom.name!r}: no instance in {tries} tries")
 
 
@@ -68,9 +80,9 @@ def agrees(sides: Instance, seed: int) -> bool:
     """Whether both sides have one value at random inputs, in the exact semantics."""
     if sides.right is None:
         return False
-    extents = dict.fromkeys(_AXES, 36)  # two nested splits by 2 and 3, each twice
+    extents = dict.fromkeys(_AXES, _EXTENT)
     program = Program("axiom", (("left", sides.left), ("right", sides.right)), extents)
-    interpreter = Interpreter(program, dict.fromkeys(_AXES, 36), _PARS, seed)
+    interpreter = Interpreter(program, extents, _PARS, seed)
     expected = interpreter.value(sides.left)
     try:
         found = interpreter.value(sides.right)
@@ -103,6 +115,8 @@ def layout(node: Node) -> Layout:
         if node.op is Op.PART:
             if any(s.startswith("new/") for s in splits[node.arg[0]]):
                 raise IllTyped("part: a fresh axis is never partitioned")
+            if par in splits[node.arg[0]]:
+                raise IllTyped(f"part: {node.arg[0]} was split along {par} before")
             splits = splits | {node.arg[0]: (*splits[node.arg[0]], par)}
         return pars | {par}, splits
     if node.op in (Op.COMB, Op.RED):
@@ -131,35 +145,68 @@ def _combined(split: tuple[str, ...] | None, par: str) -> tuple[str, ...]:
     return (*split, f"1/{par}")  # an axis that was not split gets longer
 
 
-def _assignment(rng: random.Random) -> dict[str, object]:
-    op = rng.choice(rng.choice((_UNARY_NAMES, _BINARY_NAMES, _REDUCE_NAMES)))
-    split = {p: rng.choice((*_AXES, None)) for p in sorted(_PARS) if rng.random() < 0.5}
-    names: dict[str, object] = {v: _tensor(v, split, rng) for v in _TENSORS}
-    names |= {v: rng.choice(_AXES) for v in _AXIS_VARS}
-    names |= {v: rng.choice(sorted(_PARS)) for v in _PAR_VARS}
-    return names | {"o": op, "c": "3"}
+class _Slots(NamedTuple):
+    """What a pattern's variables may stand for: cheap to know, and most random draws fail on it.
+
+    `present` says of a tensor whether it must have a parallel dimension, or must not.
+    """
+
+    operators: tuple[str, ...]
+    present: dict[str, dict[str, bool]]
 
 
-def _leaf(name: str, rng: random.Random) -> Node:
-    axes = [a for a in _AXES if rng.random() < 0.6]
-    return Node(Op.INPUT, arg=name.upper() + "".join(axes), axes=axes)
+@cache
+def _slots(pattern: str) -> _Slots:
+    operators: set[str] = set()
+    present: dict[str, dict[str, bool]] = {}
+
+    def walk(item: Pattern, above: dict[str, bool]) -> None:
+        if isinstance(item, str):
+            if item in _TENSORS:
+                present.setdefault(item, {}).update(above)
+            return
+        head, *rest = item
+        if rest[0] == "o":
+            operators.update(_OPERATORS[head])
+        if head in ("Part", "Repl", "Comb", "Merge"):
+            above = above | {rest[-1]: head in ("Comb", "Merge")}
+        for child in rest:
+            walk(child, above)
+
+    walk(read(pattern), {})
+    return _Slots(tuple(sorted(operators)), present)
+
+
+def _assignment(slots: _Slots, rng: random.Random) -> dict[str, object]:
+    pars = sorted(_PARS)
+    names: dict[str, object] = {v: rng.choice(_AXES) for v in _AXIS_VARS}
+    names |= dict(zip(_PAR_VARS, rng.sample(pars, 3), strict=True))
+    if rng.random() < 0.2:
+        names |= {v: rng.choice(pars) for v in _PAR_VARS}
+    split = {p: rng.choice((*_AXES, None)) for p in rng.sample(pars, 3)}
+    others = {p for p in pars if rng.random() < 0.3}
+    for tensor, needs in slots.present.items():
+        own = {names[var]: needed for var, needed in needs.items()}
+        chosen = {p: axis for p, axis in split.items() if own.get(p, p in others)}
+        names[tensor] = _tensor(tensor, chosen, rng)
+    operator = rng.choice(slots.operators) if slots.operators else ""
+    return names | {"o": operator, "c": "3", "b": "5"}
 
 
 def _tensor(name: str, split: dict[str, str | None], rng: random.Random) -> Node:
     """An input, in some parallel dimensions: partitioned along `split[p]` if it has that axis."""
-    node = _leaf(name, rng)
+    axes = [a for a in _AXES if rng.random() < 0.6]
+    node = Node(Op.INPUT, arg=name.upper() + "".join(axes), axes=axes)
     for par, axis in split.items():
-        if rng.random() < 0.1:
-            continue
-        if axis in node.axes:
-            node = Node(Op.PART, (node,), (axis, par))
-        else:
-            node = Node(Op.REPL, (node,), par)
+        op, arg = (Op.PART, (axis, par)) if axis in axes else (Op.REPL, par)
+        node = Node(op, (node,), arg)
     return node
 
 
 def _holds(guard: Guard, names: dict[str, object]) -> bool:
     left, right = names[guard.left], names[guard.right]
+    if guard.kind == "monotone":
+        return left.partition(":")[0] in {op.value for op in MONOTONE}
     match guard.kind:
         case "lacks":
             return right not in left.axes

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingT
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from prism.program.node import Node, topological
 from prism.program.program import Program
-from prism.verify.axioms import ALGEBRA, PARALLEL
+from prism.verify.axiom import Axiom
+from prism.verify.axioms import ALGEBRA, PHASES
 from prism.verify.child import call
 from prism.verify.egraph import ENode, Limits, Saturation, Session
 from prism.verify.refute import Refuter
@@ -18,7 +21,6 @@ from prism.verify.verdict import Outcome, Verdict
 __all__ = ["Goal", "Proofs", "Refuter", "prove", "prove_all", "saturated_table"]
 
 _GRACE = 0.5  # seconds that an e-graph may need to reach the end of its iteration
-_FINISHED = ("saturated", "every goal proved")
 
 Table = tuple[dict[int, list[ENode]], list[int]]
 
@@ -52,41 +54,68 @@ def prove_all(goals: Sequence[Goal], limits: Limits | None = None) -> Proofs:
     every pair are equal.
     """
     limits = limits or Limits()
-    pairs = {pair: None for goal in goals for pair in goal}
-    numbers = {pair: n for n, pair in enumerate(pairs)}
-    (proved, nodes), saturation = _run(lambda: _prove(numbers, limits), limits, (set(), 0))
-    verdicts = []
-    for goal in goals:
-        gaps = [n for n, pair in enumerate(goal) if numbers[pair] not in proved]
-        if not gaps:
-            verdicts.append(Verdict(Outcome.PROVED, "e-graph"))
-        elif saturation.ended in _FINISHED:
-            verdicts.append(Verdict(Outcome.UNKNOWN, f"axiom gap at pair {gaps[0]}"))
-        else:
-            verdicts.append(Verdict(Outcome.UNKNOWN, saturation.ended))
-    return Proofs(verdicts, saturation, nodes)
+    start = time.perf_counter()
+    pairs = {pair: n for n, pair in enumerate(dict.fromkeys(p for goal in goals for p in goal))}
+    found = _Found(set(), Saturation("saturated", 0, 0.0), 0)
+    rulesets: dict[str, tuple[Axiom, ...]] = {}
+    for phase in PHASES:  # each in an e-graph of its own that holds the goals still open
+        rulesets |= phase
+        still = {pair: n for pair, n in pairs.items() if n not in found.proved}
+        if not still or found.cost.ended != "saturated":
+            break
+        left = replace(limits, seconds=limits.seconds - (time.perf_counter() - start))
+        later = _run(partial(_prove, still, rulesets, left), left)
+        if isinstance(later, Saturation):
+            later = _Found(set(), later, 0)
+        found = _Found(
+            found.proved | later.proved,
+            found.cost.plus(later.cost),
+            max(found.nodes, later.nodes),
+        )
+    return Proofs([_verdict(goal, pairs, found) for goal in goals], found.cost, found.nodes)
+
+
+_PROVED = Verdict(Outcome.PROVED, "e-graph")
+
+
+@dataclass
+class _Found:
+    """Numbers of the pairs that are equal; what it cost; e-nodes of the largest e-graph."""
+
+    proved: set[int]
+    cost: Saturation
+    nodes: int
+
+
+def _verdict(goal: Goal, pairs: MappingT[tuple[Node, Node], int], found: _Found) -> Verdict:
+    gaps = [n for n, pair in enumerate(goal) if pairs[pair] not in found.proved]
+    if not gaps:
+        return _PROVED
+    if found.cost.ended == "saturated":
+        return Verdict(Outcome.UNKNOWN, f"axiom gap at pair {gaps[0]}")
+    return Verdict(Outcome.UNKNOWN, found.cost.ended)
 
 
 def _prove(
-    numbers: MappingT[tuple[Node, Node], int], limits: Limits
-) -> tuple[tuple[set[int], int], Saturation]:
-    """The goals that hold, the number of e-nodes, and the cost."""
+    pairs: MappingT[tuple[Node, Node], int],
+    rulesets: MappingT[str, tuple[Axiom, ...]],
+    limits: Limits,
+) -> _Found:
     session = Session()
-    session.goals((n, a, b) for (a, b), n in numbers.items())
-    session.rules("algebra", ALGEBRA)
-    session.rules("parallel", PARALLEL)
-    saturation = session.saturate(limits)
-    return (session.proved(), session.size()), saturation
+    session.goals((n, *pair) for pair, n in pairs.items())
+    for name, axioms in rulesets.items():
+        session.rules(name, axioms)
+    cost = session.saturate(limits)
+    return _Found(session.proved(), cost, session.size())
 
 
-def _run(work: Callable[[], tuple[Any, Saturation]], limits: Limits, otherwise: Any):
-    """What `work` finds in a child process, or `otherwise` when that is stopped."""
+def _run(work: Callable[[], Any], limits: Limits) -> Any:
+    """What `work` finds in a child process, or the Saturation that says why it was stopped."""
     ending = call(work, limits.seconds + _GRACE, limits.memory_mib)
     if ending.stopped:
-        cost = Saturation(ending.stopped, 0, limits.seconds, peak_mib=ending.peak_mib)
-        return otherwise, cost
-    found, saturation = ending.value
-    return found, replace(saturation, peak_mib=ending.peak_mib)
+        return Saturation(ending.stopped, 0, limits.seconds, peak_mib=ending.peak_mib)
+    ending.value.cost.peak_mib = ending.peak_mib
+    return ending.value
 
 
 def prove(
@@ -108,18 +137,26 @@ def saturated_table(
     When it is stopped by time or memory, the table holds the roots' own nodes alone.
     """
     limits = limits or Limits()
-    (classes, ids), saturation = _run(lambda: _table(roots, limits), limits, ({}, []))
-    if not ids:  # nothing is known but the roots themselves
-        classes, ids = _as_table(roots)
-    return classes, ids, saturation
+    found = _run(partial(_table, roots, limits), limits)
+    if isinstance(found, Saturation):  # nothing is known but the roots themselves
+        return *_as_table(roots), found
+    return *found.table, found.cost
 
 
-def _table(roots: Sequence[Node], limits: Limits) -> tuple[Table, Saturation]:
+@dataclass
+class _Tabled:
+    """A frozen e-graph and its cost."""
+
+    table: Table
+    cost: Saturation
+
+
+def _table(roots: Sequence[Node], limits: Limits) -> _Tabled:
     session = Session()
     session.insert(roots)
     session.rules("algebra", ALGEBRA)
-    saturation = session.saturate(limits)
-    return session.table(roots), saturation
+    cost = session.saturate(limits)
+    return _Tabled(session.table(roots), cost)
 
 
 def _as_table(roots: Sequence[Node]) -> Table:
