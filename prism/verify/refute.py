@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from prism.program.node import Node
 from prism.program.numeric import Named, aligned
 from prism.program.program import Program
 from prism.sgraph.graph import SGraph
+from prism.verify.encode import marks
 from prism.verify.semantics import Interpreter, ShapeError
 from prism.verify.verdict import Outcome, Verdict
 
-_PARS = {"x": 2, "y": 2, "z": 2, "i": 3}
+# Sizes of the parallel dimensions of the first kernel, and of later ones: they differ, so that what
+# holds for equal sizes alone is refuted, and so is a fresh axis that a later kernel partitions.
+_FIRST = {"x": 2, "y": 2, "z": 2, "i": 3}
+_LATER = {"x": 3, "y": 3, "z": 3, "i": 2}
 _CHUNK = 2  # elements of the smallest piece: with one, a sum and a maximum over it look alike
 _TOLERANCE = 1e-9
 
@@ -25,7 +31,7 @@ class Refuter:
 
     def __init__(self, program: Program, seed: int = 0):
         self.program, self.seed = program, seed
-        self._interpreters: dict[frozenset, Interpreter] = {}
+        self._interpreters: dict[tuple[frozenset, int], Interpreter] = {}
 
     def forget(self) -> None:
         """Drops the memoized values; call it between groups of candidates that share little."""
@@ -46,22 +52,32 @@ class Refuter:
     def _at(self, graph: SGraph) -> Interpreter:
         """The interpreter for the extents that this graph's mapping needs."""
         splits = frozenset(
-            (v.axis, v.par) for k in graph.kernels if k.mapping for v in k.mapping.ones
+            (v.axis, v.par, mark)
+            for k, mark in zip(graph.kernels, marks(graph), strict=True)
+            if k.mapping
+            for v in k.mapping.ones
+            if v.axis in self.program.sizes
         )
-        if splits not in self._interpreters:
+        key = (splits, len(graph.kernels))
+        if key not in self._interpreters:
+            least: dict[tuple[str, str], int] = {}  # by axis and kernel
+            for axis, par, mark in splits:
+                size = (_LATER if mark else _FIRST)[par]
+                least[axis, mark] = least.get((axis, mark), 1) * size
             axes = dict.fromkeys(self.program.sizes, _CHUNK)
-            for axis, par in splits:
-                axes[axis] *= _PARS[par]
-            self._interpreters[splits] = self._interpreter(axes)
-        return self._interpreters[splits]
+            for (axis, _), size in least.items():
+                axes[axis] = math.lcm(axes[axis], _CHUNK * size)
+            self._interpreters[key] = self._interpreter(axes, marks(graph))
+        return self._interpreters[key]
 
-    def _interpreter(self, axes: dict[str, int]) -> Interpreter:
+    def _interpreter(self, axes: dict[str, int], names: list[str]) -> Interpreter:
         """Inputs of both signs, unless the program has no value there (roots of negatives)."""
-        signed = Interpreter(self.program, axes, _PARS, self.seed, low=-1.25)
+        pars = {p + m: size for m in names for p, size in (_LATER if m else _FIRST).items()}
+        signed = Interpreter(self.program, axes, pars, self.seed, low=-1.25)
         values = [signed.value(node).array for _, node in self.program.outputs]
         if all(np.isfinite(v).all() for v in values):
             return signed
-        return Interpreter(self.program, axes, _PARS, self.seed)
+        return Interpreter(self.program, axes, pars, self.seed)
 
 
 def _difference(found: Named, expected: Named) -> str | None:
