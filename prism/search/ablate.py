@@ -107,7 +107,7 @@ class _Ablation(Search):
 
     def run_all(self) -> None:
         """Runs until the end or the limit."""
-        self.deadline = self.bounds.seconds
+        self.start, self.deadline = time.perf_counter(), self.bounds.seconds
         try:
             self.prepare()
             for grid, loop, sizes in self.assignments():

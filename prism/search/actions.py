@@ -27,6 +27,7 @@ from prism.program.node import REDUCE, UNARY, Node, Op
 from prism.program.numeric import aligned
 from prism.program.program import Program
 from prism.verify.semantics import Interpreter, ShapeError
+from prism.verify.text import MONOTONE
 
 PAR = "x"  # of the lemmas; they hold for any
 _FRESH = "*"  # an axis that stands for p itself, and that no program has
@@ -44,7 +45,6 @@ class State(NamedTuple):
 
 
 REPL, SUM, MAX = State("repl"), State("sum"), State("max")
-_MONOTONE = frozenset({Op.EXP, Op.SQRT, Op.RELU})
 
 
 @dataclass(frozen=True)
@@ -81,24 +81,31 @@ class Lemma:
         return found, _in_state(value, self.after)
 
     def refuted(self, seed: int) -> bool:
-        """Whether the two sides differ at small random operands, in exact semantics."""
+        """Whether the two sides differ at small random operands, in exact semantics.
+
+        Operands are mostly negative, of both signs, and positive; where the operator has no value,
+        as roots of negatives, nothing is compared.
+        """
         found, value = self.goal()
         axes = {a for operand in self.operands for a in operand} | {_FRESH}
         split = {s.axis for s in (*self.before, self.after)} | {_FRESH}
         extents = {a: _CHUNK * _SIZE if a in split else _CHUNK for a in axes}
         program = Program("lemma", (("found", found), ("value", value)), extents)
-        for low in (-1.25, 0.25):  # roots of negatives have no value to compare
+        for low in (-3.0, -1.25, 0.25):
             interpreter = Interpreter(program, extents, {PAR: _SIZE}, seed, low)
             try:
                 left, right = interpreter.value(found), interpreter.value(value)
             except ShapeError:
                 return True
-            if np.isfinite(right.array).all():
-                break
-        if set(left.axes) != set(right.axes):
-            return True
-        array = aligned(left, right.axes)
-        return array.shape != right.array.shape or not np.allclose(array, right.array, rtol=1e-9)
+            if set(left.axes) != set(right.axes) or left.array.size != right.array.size:
+                return True
+            array = aligned(left, right.axes)
+            defined = np.isfinite(right.array).all()
+            if array.shape != right.array.shape or (
+                defined and not np.allclose(array, right.array, rtol=1e-9)
+            ):
+                return True
+        return False
 
 
 def _operand(number: int, axes: tuple[str, ...], state: State) -> tuple[Node, Node]:
@@ -140,7 +147,7 @@ def proposed(node: Node, states: Sequence[State]) -> State | str:
     wrong = f"{node.op.value} of a {first.kind}"
     if node.op in UNARY:
         keeps = first.kind == "part" or (node.op is Op.SCALE and linear)
-        grows = node.op in _MONOTONE and first.kind in ("max", "fold-max")
+        grows = node.op in MONOTONE and first.kind in ("max", "fold-max")
         return first if keeps or grows else wrong
     if node.op in REDUCE:
         return _reduced(node, first) or wrong

@@ -2,7 +2,8 @@
 
 A cut assigns each operator of a member to one of at most two generated kernels or makes it a call
 of a predefined operator; each value is computed once. Kernels must be convex, so that they can run
-one after another.
+one after another, and of several kernels each is connected, by its values or by what it reads:
+putting unrelated work into one kernel gains nothing over two.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def cuts(
                 if len(made) + count > kernels or (called, made) in seen:
                     continue
                 seen.add((called, made))
-                if all(map(graph.convex, made)):
+                connected = len(made) + count == 1 or all(map(graph.connected, made))
+                if connected and all(map(graph.convex, made)):
                     yield graph.cut([(k, False) for k in made] + [(1 << i, True) for i in calls])
 
 
@@ -93,6 +95,19 @@ class _Graph:
             outside >> i & 1 and self.above[i] & kernel and self.below[i] & kernel
             for i in range(len(self.nodes))
         )
+
+    def connected(self, kernel: int) -> bool:
+        """Whether all nodes of the kernel hang together by values that they make or read."""
+        groups: list[set[Node]] = []
+        for i, node in enumerate(self.nodes):
+            if kernel >> i & 1:
+                group = {node, *node.src}
+                groups, apart = (
+                    [g for g in groups if g & group],
+                    [g for g in groups if not g & group],
+                )
+                groups = [group.union(*groups), *apart]
+        return len(groups) == 1
 
     def cut(self, kernels: list[tuple[int, bool]]) -> Cut:
         done, order = 0, []

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 from prism.program.node import Node, Op, topological
 from prism.search.actions import REPL, State, Transitions, accumulated
@@ -101,23 +100,36 @@ def grid_choices(
 
 
 def grids(
-    choices: Sequence[GridChoice], merges: Merges, limit: int
+    choices: Sequence[GridChoice],
+    merges: Merges,
+    limit: int,
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[tuple[Choice, ...], ...]:
     """Sets of choices, one a grid dimension, that respect equation (2): no axis twice.
 
     Grid dimensions are interchangeable: of all orders of a set only the smallest is made. With
     `merges`, exactly one dimension leaves those partial results and the others none.
     """
-    plain = [c for c in choices if not c.merges]
-    first = [[c] for c in choices if c.merges == merges] if merges else [[]]
-    found = []
-    for start in first:
-        for count in range(min(limit, len(GRID_DIMS)) - len(start) + 1):
-            for rest in combinations(plain, count):
-                chosen = [*start, *rest]
-                if all(not set(a.pairs) & set(b.pairs) for a, b in combinations(chosen, 2)):
-                    found.append(tuple(sorted(c.pairs for c in chosen)))
-    return tuple(found)
+    plain = [c.pairs for c in choices if not c.merges]
+    pairs = {pair: 1 << i for i, pair in enumerate({p for c in choices for p in c.pairs})}
+    masks = [sum(pairs[p] for p in choice) for choice in plain]
+    most = min(limit, len(GRID_DIMS))
+    found: list[tuple[Choice, ...]] = []
+
+    def extend(start: int, chosen: tuple[Choice, ...], used: int) -> None:
+        check()
+        found.append(tuple(sorted(chosen)))
+        if len(chosen) < most:
+            for i in range(start, len(plain)):
+                if not masks[i] & used:
+                    extend(i + 1, (*chosen, plain[i]), used | masks[i])
+
+    if not merges:
+        extend(0, (), 0)
+    elif most:
+        for choice in (c.pairs for c in choices if c.merges == merges):
+            extend(0, (choice,), sum(pairs[p] for p in choice))
+    return tuple(sorted(found, key=lambda grid: (len(grid), grid)))
 
 
 class Loops:

@@ -21,7 +21,7 @@ from prism.search.mappings import grid_choices, loop_choices
 from prism.search.members import operators
 from prism.search.placements import loop_free, placements
 from prism.search.result import Gap
-from prism.search.search import OutOfBudget, Plan, Search
+from prism.search.search import SEEDS, OutOfBudget, Plan, Search
 from prism.sgraph.family import Choice, KernelFamily, ListedKernels
 from prism.sgraph.graph import GRID_DIMS, LOOP_DIM, BlockGraph, Kernel, Mapping, MapVar, SGraph
 from prism.verify.encode import encode_kernel
@@ -146,12 +146,12 @@ class ReferenceSearch(Search):
             pairs.append((found, root))
         return pairs
 
-    def refuter(self, roots: tuple[Node, ...]) -> Refuter:
+    def refuter(self, roots: tuple[Node, ...], seed: int = 0) -> Refuter:
         """Compares candidates for a function with it on numbers."""
         axes = {a for n in topological(roots) if n.op is Op.INPUT for a in n.axes}
         outputs = tuple(zip(_outputs(roots), roots, strict=True))
         sizes = {a: a for a in (*axes, self.fresh)}
-        return Refuter(Program("kernel", outputs, sizes), self.bounds.seed)
+        return Refuter(Program("kernel", outputs, sizes), self.bounds.seed + seed)
 
     def prove_pending(self) -> None:
         """Proves what is pending; what stays open and agrees on numbers is a gap."""
@@ -166,7 +166,8 @@ class ReferenceSearch(Search):
                 self.proved.setdefault(key, []).append(kernel)
                 continue
             candidate = {n: a for n, (a, _) in zip(_outputs(key[0]), goal, strict=True)}
-            if self.refuter(key[0]).refute(SGraph((kernel,)), candidate):
+            graph = SGraph((kernel,))
+            if any(self.refuter(key[0], seed).refute(graph, candidate) for seed in range(SEEDS)):
                 self.rejected["refuted: wrong with grid and loop together"] += 1
             else:
                 self.result.gaps.append(Gap(str(kernel.mapping), verdict.reason))

@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from prism.errors import PrismError
 from prism.program.node import Node, Op, topological
 from prism.program.program import Program
-from prism.search.actions import Transitions
+from prism.search.actions import Lemma, Transitions
 from prism.search.bounds import GENERATORS, Bounds
 from prism.search.cuts import Cut, Function, Part, cuts, function
 from prism.search.kernels import (
@@ -39,6 +39,8 @@ from prism.sgraph.family import NO_LOOP, KernelFamily, Loop, Piece, Space, Step
 from prism.verify.egraph import Limits
 from prism.verify.prove import prove_all, saturated_table
 from prism.verify.verdict import Outcome, Verdict
+
+SEEDS = 8  # choices of numbers on which something must agree to count as an axiom gap
 
 
 class OutOfBudget(Exception):
@@ -232,11 +234,18 @@ class Search:
         for what, verdict in zip((*lemmas, *members), verdicts, strict=True):
             if verdict.proved:
                 continue
+            if isinstance(what, Lemma) and self.refuted_after_all(what):
+                self.found.drop(what, f"refuted: {what}")
+                continue
             self.result.gaps.append(Gap(str(what), verdict.reason))
             if what in members:
                 plans[1:] = [p for p in plans[1:] if p.member != what]
             else:
                 self.found.drop(what, f"not proved: {what}")
+
+    def refuted_after_all(self, lemma: Lemma) -> bool:
+        """What is not proved may have agreed on one choice of numbers by chance."""
+        return any(lemma.refuted(self.bounds.seed + k) for k in range(1, SEEDS))
 
     def map(self, plans: list[Plan]) -> None:
         """Grids and loops of every function; those that the time does not suffice for have none."""
@@ -266,7 +275,11 @@ class Search:
         if library:
             return KernelFamily(function.roots, library=True)
         choices = self.choices.get(function.roots, [])
-        found = grids(choices, merges, self.bounds.grid)
+        try:
+            found = grids(choices, merges, self.bounds.grid, self.check)
+        except OutOfBudget as spent:
+            self.result.ended = str(spent)
+            found = () if merges else ((),)
         if not found:
             return None
         return KernelFamily(function.roots, self.loops.get(function.roots, (NO_LOOP,)), found)

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from prism.errors import PrismError
 from prism.program.node import Node, Op, topological
 from prism.program.serial import nodes_from_json, nodes_to_json
-from prism.sgraph.graph import GRID_DIMS, LOOP_DIM, BlockGraph, Kernel, Mapping as Mapped
-from prism.sgraph.graph import MapVar, SGraph
+from prism.sgraph.graph import GRID_DIMS, LOOP_DIM, BlockGraph, Kernel, MapVar, SGraph
+from prism.sgraph.graph import Mapping as Mapped
 
 Choice = tuple[tuple[str, str], ...]  # (tensor, axis) pairs that one parallel dimension partitions
 
