@@ -11,7 +11,8 @@ EXTRAS = [name for stage, name in EXTRAS.items() if PLAN[stage]]
 SECONDS = [f"{RUN}/{name}.json" for name in EXTRAS]
 TABLES = ["kernel_time", "optimization_time", "search_time", "graph_diversity"]
 TABLES += ["rules", "rows", *EXTRAS]
-PLOTS = ["search_time", "graph_diversity", *EXTRAS]  # the others need a kernel that passed
+# The other plots need a kernel that passed.
+PLOTS = ["search_time", "graph_diversity", *EXTRAS]
 SEARCHES = expand(f"{RUN}/search/{{workload}}.json", workload=PLAN["workloads"])
 WINNERS = expand(f"{RUN}/tune/{{case}}/winner.json", case=PLAN["cases"])
 TIMES = expand(f"{RUN}/bench/{{case}}.jsonl", case=PLAN["cases"])

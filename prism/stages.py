@@ -183,7 +183,9 @@ def growth(own: dict[str, str], overrides: Sequence[str]) -> None:
     with given.reading("growth"):
         bounds = config.bounds_of(data["search"] | data["growth"])
     with terminal.progress("growth") as progress:
-        found = run(bounds, progress=lambda stage, count: progress(stage, count, None))
+        found = run(bounds, lambda stage, count: progress(stage, count, None), _threads({}))
+    if any(given.interrupted(row) for row in found["rows"]):
+        raise KeyboardInterrupt
     files.write_json(out, found, indent=1)
     terminal.growth(found)
 

@@ -23,7 +23,8 @@ def ablation(table: pd.DataFrame) -> Figure | None:
 def growth(table: pd.DataFrame) -> Figure | None:
     """Seconds of the search by how many operators a program has."""
     names = [
-        f"{r.program}\n{r.operators} operators\n{_pieces(r.pieces)}" for r in table.itertuples()
+        f"{r.operators} operators\n{_pieces(r.pieces)}\n" + r.program.replace(", ", ",\n")
+        for r in table.itertuples()
     ]
     return _bars(table, names)
 

@@ -15,6 +15,7 @@ from prism.config import ROOT
 
 # The smoke suite without torch.compile, which takes longer than all the rest: one test has it.
 TINY = "suite=smoke baseline=[eager] tune.count=3 tune.seconds=6 bench.rounds=2 bench.seconds=0.2"
+TINY += " ablation.limit_s=0.3 growth.seconds=1"
 
 
 def command(folder, overrides, *options):
@@ -26,7 +27,8 @@ def command(folder, overrides, *options):
 
 
 def environment():
-    return os.environ | {"PYTHONPATH": str(ROOT)}
+    # A cache that cannot be used: who asks it warns of it.
+    return os.environ | {"PYTHONPATH": str(ROOT), "PRISM_CACHE": "/dev/null/cache"}
 
 
 def snakemake(folder, overrides=TINY, *options, code=0):
@@ -112,6 +114,9 @@ def test_a_killed_run_goes_on_and_a_finished_one_does_nothing(tmp_path):
             assert (row["verdict"], row["dtype"], row["threads"]) == ("PASSED", "bf16", "2"), row
             assert float(row["median_us"]) > 0
     assert (run / "report.html").stat().st_size > 10_000
+    ablation = json.loads((run / "ablation.json").read_text())
+    assert len(ablation["rows"]) == 9 and ablation["rows"][-1]["ended"] == "limit"
+    assert (run / "tables/ablation.parquet").exists() and (run / "plots/growth.svg").exists()
     assert not [path for path in finished if path.name.startswith(".")], "a partial file was left"
 
     assert "Nothing to be done" in snakemake(tmp_path)
@@ -127,6 +132,8 @@ def test_a_killed_run_goes_on_and_a_finished_one_does_nothing(tmp_path):
     assert jobs(planned) == {"all", "settings", "bench", "report"}, (
         "only what reads the change is done again"
     )
+    planned = snakemake(tmp_path, TINY.replace("limit_s=0.3", "limit_s=0.4"), "--dry-run")
+    assert jobs(planned) == {"all", "settings", "ablate", "report"}
     next(run.glob("tune/*/winner.json")).unlink()
     assert jobs(snakemake(tmp_path, TINY, "--dry-run")) == {"all", "tune", "bench", "report"}
 
@@ -158,7 +165,9 @@ def test_an_own_workload_is_one_yaml_file(tmp_path):
     )
     searchpath = f"hydra.searchpath=[file://{tmp_path}/own]"
     both = TINY.replace("[eager]", "[eager,compiled]")
-    snakemake(tmp_path, f"{both} suite.workloads=[mine] {searchpath}")
+    output = snakemake(tmp_path, f"{both} suite.workloads=[mine] {searchpath}")
+    assert "cache" not in output, "the seconds of a workflow's search are results"
+    assert not (tmp_path / "results/smoke-cpu/ablation.json").exists(), "it is the suite's own"
     found = rows(tmp_path / "results/smoke-cpu")
     for config in ("d=96", "d=33"):
         for system in ("prism", "eager", "compiled"):

@@ -266,6 +266,12 @@ def test_programs_with_the_same_operators_can_differ():
         (["tune", "threads=0", "graphs={tmp}/empty.json", "out={tmp}/o"], "threads=0"),
         (["bench", "winner={tmp}", "out={tmp}/o"], "no winner.json there"),
         (["bench", "winner={tmp}/won", "out={tmp}/o"], "rmsnorm@d=4096,n=8 in bf16"),
+        (["ablate"], "out=... is needed"),
+        (["ablate", "ablation.limit_s=0", "out={tmp}/o"], "ablation.limit_s=0: must be a positive"),
+        (["ablate", "slice={}", "out={tmp}/o"], "`workload` must be an object"),
+        (["growth"], "out=... is needed"),
+        (["growth", "growth.seconds=soon", "out={tmp}/o"], "growth.seconds='soon'"),
+        (["growth", 'slice={"search": {}}', "out={tmp}/o"], "`growth` must be an object"),
         (["report"], "run=... is needed"),
         (["report", "run={tmp}/none"], "no such folder"),
         (["report", "run={tmp}", "suite=smoke"], "only run=FOLDER"),
@@ -390,6 +396,50 @@ def test_tuning_draws_from_many_graphs(monkeypatch):
     assert 10 < len(single) <= 30 and 0 < len(names) - len(single) <= 7
     assert names == [name for name, _ in given.proved(many, seed=3)]
     assert names != [name for name, _ in given.proved(many, seed=4)]
+
+
+def test_ablate_writes_seconds_and_calls_no_limit_a_time(tmp_path, capsys):
+    out = tmp_path / "ablation.json"
+    small = ("workload.d=64", "workload.n=4", "ablation.limit_s=0.3")
+    code, text, err = run(capsys, "ablate", *small, f"out={out}")
+    assert (code, err) == (0, "")
+    data = json.loads(out.read_text())
+    assert data["limit_s"] == 0.3 and data["sizes"] == {"n": 4, "d": 64, "f": 64}
+    letters = ["".join(r[m] for m in ("imap", "fmap", "omap", "sizes")) for r in data["rows"]]
+    assert len(letters) == 9 and letters[0] == "SSSS" and letters[-1] == "CCCC"
+    last = data["rows"][-1]
+    assert last["ended"] == "limit" and last["assignments"] < last["assignments_all"]
+    assert "> 0.3 (limit)" in text.splitlines()[-2] and "S symbolic, C concrete" in text
+    cfg = config.compose([*small])
+    args = (f"slice={json.dumps(config.ablation_slice(cfg))}", f"out={tmp_path}/b")
+    assert run(capsys, "ablate", *args)[0] == 0
+    assert json.loads((tmp_path / "b").read_text())["program"] == data["program"]
+
+
+def test_growth_writes_what_each_program_took(tmp_path, capsys, monkeypatch):
+    from report_runs import growth as rows
+
+    import prism.search.growth as module
+
+    called, found = [], rows()
+
+    def growth(bounds, progress, workers):
+        progress("norm", 1)
+        called.append((bounds.seconds, bounds.grid, workers > 0))
+        return found
+
+    monkeypatch.setattr(module, "growth", growth)
+    out = tmp_path / "growth.json"
+    code, text, _ = run(capsys, "growth", "growth.seconds=2.5", "search.grid=2", f"out={out}")
+    assert code == 0 and called == [(2.5, 2, True)]
+    assert json.loads(out.read_text()) == found
+    assert "chain90" in text and "10^45.0" in text
+    data = config.growth_slice(config.compose())
+    assert run(capsys, "growth", f"slice={json.dumps(data)}", f"out={out}")[0] == 0
+    found["rows"][1]["ended"] = "p_2: interrupted"
+    code, _, err = run(capsys, "growth", f"out={tmp_path}/none.json")
+    assert code == 130 and "interrupted" in one_line(err)
+    assert not (tmp_path / "none.json").exists()
 
 
 def bench_of(monkeypatch, **statuses):

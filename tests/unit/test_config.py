@@ -116,6 +116,49 @@ def test_a_slice_changes_only_with_what_its_job_reads():
     assert all(base["bench"][case] != other["bench"][case] for case in base["cases"])
 
 
+def test_every_key_of_a_search_is_a_bound_of_it():
+    from prism.search import Bounds
+
+    for name in ("guided", "exhaustive"):
+        data = config.search_slice(compose([f"search={name}", "search.library=[matmul,sum]"]))
+        bounds = config.bounds_of(data["search"])
+        assert bounds == Bounds(generator=name, library=("matmul", "sum"))
+        assert set(vars(bounds)) == {*data["search"]} - {"name"} | {"generator"}
+    with_and_without = [
+        config.search_slice(compose([f"search.cache={value}"])) for value in ("true", "false")
+    ]
+    assert with_and_without[0] == with_and_without[1]
+
+
+def test_a_suite_has_an_ablation_and_a_growth():
+    found = plan()
+    ablate, growth = json.loads(found["ablate"]), json.loads(found["growth"])
+    program = program_of(ablate["workload"], ablate["dtype"])
+    assert program.name == "rmsnorm" and program.sizes == {"n": 8, "d": 4096, "f": 4096}
+    assert ablate["ablation"] == {"limit_s": 120} and growth["growth"] == {"seconds": 60}
+    smoke = json.loads(plan(["suite=smoke"])["ablate"])
+    assert smoke["workload"]["d"] == 256 and smoke["ablation"]["limit_s"] < 5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "ablate", "growth"),
+    [
+        (["bench.rounds=3"], True, True),
+        (["workload=rmsnorm"], False, False),
+        (["workload=rmsnorm", "workload.d=8192"], False, False),
+        (["suite.workloads=[swiglu]"], False, False),
+        (["suite.workloads=[swiglu]", "suite.growth=true"], False, True),
+        (["workload=swiglu", "suite.ablation.sizes={d: 64}"], True, False),
+        (["suite.ablation=null", "suite.growth=false"], False, False),
+    ],
+)
+def test_a_run_that_chooses_its_workloads_has_no_extras(overrides, ablate, growth):
+    found = plan(overrides)
+    assert (found["ablate"] is not None, found["growth"] is not None) == (ablate, growth)
+    suite = yaml.safe_load(found["resolved"])["suite"]
+    assert (suite["ablation"] is not None, suite["growth"]) == (ablate, growth)
+
+
 def test_sizes_from_the_command_line_replace_the_configurations():
     assert plan(["workload=rmsnorm", "workload.d=8192"])["cases"] == ["rmsnorm@d=8192,n=8"]
     assert plan(["workload=rmsnorm", "workload.d=7e3"])["cases"] == ["rmsnorm@d=7000,n=8"]
@@ -204,6 +247,20 @@ BAD = {
     "search.seconds=nan": "search.seconds=nan",
     "search.seconds=true": "search.seconds=True",
     "search.loop=3": "must be true or false",
+    "search.split=1": "must be true or false",
+    "search.cache=yes_please": "must be true or false",
+    "search.grid=4": "search.grid=4: must be 3 at most",
+    "search.generated=3": "search.generated=3: must be 2 at most",
+    "search.generated=0": "search.generated=0: must be a positive integer",
+    "search.kernels=6": "search.kernels=6: must be 5 at most",
+    "search.piece=0": "search.piece=0",
+    "search.memory=1.5": "search.memory=1.5",
+    "search.library=matmul": "must be a list of operators such as [matmul]",
+    "search.library=[matmul,gemm]": "search.library: 'gemm' is not an operator; known are add,",
+    "search.library=[load]": "'load' is not an operator",
+    "search.batch=2048": "search.batch",
+    "ablation.limit_s=-1": "ablation.limit_s=-1: must be a positive number",
+    "growth.seconds=nan": "growth.seconds=nan",
     "tune.count=true": "tune.count=True",
     "+workload.outputs=3": "`outputs`",
     "workload.inputs.X=[n,outputs]": "an axis named 'outputs'",
@@ -232,6 +289,10 @@ def test_bad_input_is_one_clear_line(override):
         (["suite.workloads=[rmsnorm]", "+suite.configs.rmsnorm=3"], "must be a list of sizes"),
         (["workload=rmsnorm", "workload.configs=[{}]"], "must be a list of sizes"),
         (["workload=rmsnorm", "workload.name=a/b"], "`name`"),
+        (["suite.ablation=yes_please"], "ablation must be {workload: NAME, sizes: {d: 1024}}"),
+        (["suite.ablation.workload=nope"], "workload 'nope'"),
+        (["+suite.ablation.sizes.q=1"], "'q' is not a size"),
+        (["suite.growth=3"], "growth=3: must be true or false"),
     ],
 )
 def test_bad_suites(overrides, part):
