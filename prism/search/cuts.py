@@ -47,7 +47,7 @@ def cuts(
         for calls in combinations(callable_, count):
             called = sum(1 << i for i in calls)
             rest = graph.all & ~called
-            for first in graph.down_sets(rest) if generated > 1 else [0]:
+            for first in graph.down_sets(rest, check) if generated > 1 else [0]:
                 check()
                 made = frozenset(k for k in (first, rest & ~first) if k)
                 if len(made) + count > kernels or (called, made) in seen:
@@ -79,10 +79,11 @@ class _Graph:
         ]
         self.roots = sum(1 << i for i in {at[r] for r in roots})
 
-    def down_sets(self, among: int) -> list[int]:
+    def down_sets(self, among: int, check: Callable[[], None]) -> list[int]:
         """Subsets of `among` that hold whatever of it their members depend on; the empty first."""
         found = [0]
         for i in range(len(self.nodes)):
+            check()
             if among >> i & 1:
                 needs = self.above[i] & among
                 found += [d | 1 << i for d in found if needs & ~d == 0]

@@ -105,7 +105,9 @@ class Search:
     def limits(self) -> Limits:
         """What is left of the budget for one e-graph, a second at least."""
         left = self.bounds.seconds - (time.perf_counter() - self.start)
-        return Limits(nodes=self.bounds.nodes, seconds=max(1.0, left))
+        return Limits(
+            nodes=self.bounds.nodes, seconds=max(1.0, left), memory_mib=self.bounds.memory
+        )
 
     # Stages -------------------------------------------------------------------------------
 
