@@ -164,7 +164,7 @@ class Loops:
     def extend(self, i: int) -> None:
         """All choices for the nodes from position `i` on."""
         if i == len(self.nodes):
-            self.leave([r for r in self.roots if r in self.inside], self.finish)
+            self.leave(self.roots, self.finish)
             return
         node = self.nodes[i]
         if node.op is Op.INPUT:
@@ -180,7 +180,7 @@ class Loops:
                 state = self.look_up(node, self.inside)
                 if state is not None:
                     self.put_inside(i, node, state)
-            self.leave([s for s in node.src if s in self.inside], lambda: self.put_after(i, node))
+            self.leave(node.src, lambda: self.put_after(i, node))
 
     def invariant(self, i: int, node: Node) -> None:
         """It does not depend on the loop."""
@@ -208,16 +208,18 @@ class Loops:
 
     def look_up(self, node: Node, states: dict[Node, State]) -> State | None:
         """The state of a node, or None, which is counted with its cause."""
-        key = node, tuple(states.get(s, REPL) for s in node.src)
+        key = node, tuple([states.get(s, REPL) for s in node.src])
         state = self.found.table.get(key)
         if state is None:
             self.rejected[self.found.causes[key]] += 1
         return state
 
-    def leave(self, values: list[Node], then: Callable[[], None]) -> None:
-        """`then` for every way to accumulate those of `values` that are not accumulated yet."""
-        node = next((n for n in values if n not in self.kinds), None)
-        if node is None:
+    def leave(self, values: Sequence[Node], then: Callable[[], None]) -> None:
+        """`then` for every way to accumulate those of `values` that still have to be."""
+        for node in values:
+            if node in self.inside and node not in self.kinds:
+                break
+        else:
             then()
             return
         for kind, state in accumulated(node, self.inside[node], self.found.maximum):
