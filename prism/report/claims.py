@@ -263,6 +263,8 @@ def _ablation(table: pd.DataFrame | None, published: Published) -> Claim:
     least = 10 ** math.floor(math.log10(float(seconds["CCC"]) / float(seconds["SSS"])))
     if table is None:
         return Claim("7.6", text, "no search with concrete maps in this run", NOT_MEASURED)
+    if not table.published_s.notna().any():
+        return Claim("7.6", text, "not measured in the paper's configuration", NOT_MEASURED)
     rows = {r.imap + r.fmap + r.omap + r.sizes: r for r in table.itertuples()}
     symbolic, concrete, sized = (rows.get(name) for name in ("SSSS", "CCCS", "CCCC"))
     if symbolic is None or concrete is None or pd.isna(symbolic.seconds):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -23,7 +25,7 @@ def ablation(table: pd.DataFrame) -> Figure | None:
 def growth(table: pd.DataFrame) -> Figure | None:
     """Seconds of the search by how many operators a program has."""
     names = [
-        f"{r.operators} operators\n{_pieces(r.pieces)}\n" + r.program.replace(", ", ",\n")
+        f"{r.operators} operators\n{_pieces(r.pieces)}\n{textwrap.fill(r.program, 14)}"
         for r in table.itertuples()
     ]
     return _bars(table, names)
@@ -43,7 +45,7 @@ def _bars(table, names: list[str], published=(), label: str = "") -> Figure | No
     figure, ax = axes(max(9.0, 1.0 * len(table) + 1), 3.8)
     ax.set_yscale("log")
     values = [v for _, v in [*whole, *stopped, *paper] if v > 0] or [1.0]
-    low, high = min(values) / 3, max(values) * 4
+    low, high = min(values) / 3, max(values) * (12 if stopped else 4)
     ax.set_ylim(low, high)
     at = {"textcoords": "offset points", "ha": "center", "fontsize": 8}
     if whole:

@@ -143,7 +143,7 @@ def _joined(name: str, table: pd.DataFrame) -> pd.DataFrame:
         table["milliseconds"] = 1e3 * table.seconds
     if name in ("ablation", "growth"):
         ends = zip(table.seconds, table.limit_s, strict=True)
-        table["spent"] = [_seconds(s) if pd.isna(n) else f"> {n:g} s (limit)" for s, n in ends]
+        table["spent"] = [_seconds(s) if pd.isna(n) else f"> {n:.3g} s (limit)" for s, n in ends]
     if name == "ablation":
         ends = zip(table.speedup_of_symbolic, table.speedup_at_least, strict=True)
         table["speedup"] = [_times(s, "") if pd.isna(n) else _times(n, "≥ ") for s, n in ends]

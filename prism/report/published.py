@@ -10,6 +10,7 @@ from pathlib import Path
 
 PAPER = Path(__file__).resolve().parents[2] / "results" / "paper"
 UNKNOWN = "unknown"
+ABLATED = ("rmsnorm", {"d": 4096, "n": 8})  # what Table 4 is of
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,13 @@ class Published:
     def search_of(self, workload: str) -> dict[str, str]:
         """The row of Table 2; empty for a workload not in the paper."""
         return next((row for row in self.search if row["workload"] == workload), {})
+
+    def ablation_of(self, workload: str, sizes: Mapping[str, int]) -> dict[str, float | None]:
+        """Seconds of Table 4 by imap, fmap and omap (`SSC`); empty for another configuration."""
+        name, wanted = ABLATED
+        if workload != name or not wanted.items() <= sizes.items():
+            return {}
+        return {r["imap"] + r["fmap"] + r["omap"]: number(r["search_s"]) for r in self.ablation}
 
     def graphs_of(self, workload: str) -> dict[str, str]:
         """The row of Table 3; empty for a workload not in the paper."""

@@ -110,13 +110,13 @@ def ablation(found: Mapping, published: Published) -> pd.DataFrame:
     symbolic maps gain at least. The paper defers sizes to instantiation in all rows, so that the
     row with concrete sizes has no published seconds.
     """
-    paper = {tuple(row[m] for m in _MAPS): number(row["search_s"]) for row in published.ablation}
+    paper = published.ablation_of(str(found.get("workload")), found.get("sizes") or {})
     symbolic = next((r for r in found["rows"] if not _concrete(r) and r["ended"] != LIMIT), None)
     records = []
     for row in found["rows"]:
         stopped = row["ended"] == LIMIT
         ratio = row["seconds"] / symbolic["seconds"] if symbolic else None
-        maps = tuple(row[m] for m in _MAPS)
+        maps = "".join(row[m] for m in _MAPS)
         records.append(
             {
                 **{key: row[key] for key in (*_MAPS, "sizes")},

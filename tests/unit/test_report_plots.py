@@ -141,9 +141,9 @@ def test_a_limit_is_an_open_bar_with_an_arrow():
 
 def test_growth_shows_operators_and_limits():
     table = pd.DataFrame(
-        {"program": ["norm", "layers, all"], "operators": [7, 90], "pieces": [1, 9]}
+        {"program": ["norm", "all of the layers"], "operators": [7, 90], "pieces": [1, 9]}
     )
     figure = extra_plots.growth(table.assign(seconds=[0.2, None], limit_s=[None, 60.0]))
     assert bars_of(figure) == ([0.2], [60.0])
     ticks = [t.get_text() for t in figure.axes[0].get_xticklabels()]
-    assert ticks == ["7 operators\n1 piece\nnorm", "90 operators\n9 pieces\nlayers,\nall"]
+    assert ticks == ["7 operators\n1 piece\nnorm", "90 operators\n9 pieces\nall of the\nlayers"]

@@ -117,6 +117,14 @@ def test_the_claim_of_table_4(tmp_path, seconds, verdict, part):
     assert found[1] == verdict and part in found[0]
 
 
+def test_an_ablation_of_other_sizes_says_nothing_of_table_4(tmp_path):
+    run = make_run(tmp_path)
+    put(run / "ablation.json", ablation(CCCS=49.0) | {"sizes": {"n": 4, "d": 256, "f": 256}})
+    why = ("not measured in the paper's configuration", "not measured here")
+    assert verdicts(run)[CUT] == why
+    assert {r["published_s"] for r in table(run, "ablation")} == {""}
+
+
 def test_without_an_ablation_nothing_is_claimed_or_left_behind(tmp_path):
     run = make_run(tmp_path)
     put(run / "ablation.json", ablation())
