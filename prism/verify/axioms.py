@@ -8,6 +8,6 @@ from prism.verify.combs import COMBS
 from prism.verify.derived import DERIVED
 from prism.verify.parallel import PARALLEL
 
-PHASES = ({"algebra": ALGEBRA, "parallel": PARALLEL}, {"combs": COMBS, "ac": AC}, {"more": MORE})
+PHASES = (ALGEBRA + PARALLEL, COMBS + AC, MORE)
 
 __all__ = ["AC", "ALGEBRA", "COMBS", "DERIVED", "MORE", "PARALLEL", "PHASES"]

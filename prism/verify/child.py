@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import os
 import pickle
@@ -114,6 +115,7 @@ def _child(work: Callable[[], Any], sink: int, parent: int, memory_mib: float) -
     try:
         _inside = True
         gc.disable()
+        faulthandler.disable()  # the allocator's abort is no news
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this one
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _die_with(parent)

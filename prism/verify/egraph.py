@@ -92,7 +92,6 @@ class Session:
         _kept.append(self._graph)
         self._ids: dict[Node, int] = {}
         self._present: set[Use] = set()
-        self._rulesets: list[str] = []
         self._goals = 0
         self._run(prelude())
 
@@ -136,11 +135,10 @@ class Session:
             file.flush()
             self._run(f"(input {relation} {quote(file.name)})")
 
-    def rules(self, name: str, axioms: Iterable[Axiom]) -> None:
-        """Adds a ruleset: those of the axioms that can apply to what was inserted."""
-        self._rulesets.append(name)
+    def rules(self, axioms: Iterable[Axiom]) -> None:
+        """Loads those of the axioms that can apply to what was inserted."""
         found = applicable(axioms, self._present)
-        self._run("\n".join([f"(ruleset {name})", *(rule_text(rule, name) for rule in found)]))
+        self._run("\n".join(["(ruleset axioms)", *(rule_text(rule, "axioms") for rule in found)]))
 
     def saturate(self, limits: Limits) -> Saturation:
         """Runs all rulesets to a fixed point, until every goal is proved, or to a limit.
@@ -149,9 +147,8 @@ class Session:
         rule alone can do.
         """
         cost = Saturation("iteration limit", 0, 0.0)
-        rulesets = " ".join(f"(run {name})" for name in self._rulesets)
         schedule = (
-            f"(run-schedule (seq (saturate (run analysis)) {rulesets} (saturate (run analysis))))"
+            "(run-schedule (seq (saturate (run analysis)) (run axioms) (saturate (run analysis))))"
             "(run-schedule (run goals))(print-size)"
         )
         for _ in range(limits.iterations):

@@ -57,14 +57,14 @@ def prove_all(goals: Sequence[Goal], limits: Limits | None = None) -> Proofs:
     start = time.perf_counter()
     pairs = {pair: n for n, pair in enumerate(dict.fromkeys(p for goal in goals for p in goal))}
     found = _Found(set(), Saturation("saturated", 0, 0.0), 0)
-    rulesets: dict[str, tuple[Axiom, ...]] = {}
+    axioms: tuple[Axiom, ...] = ()
     for phase in PHASES:  # each in an e-graph of its own that holds the goals still open
-        rulesets |= phase
+        axioms += phase
         still = {pair: n for pair, n in pairs.items() if n not in found.proved}
         if not still or found.cost.ended != "saturated":
             break
         left = replace(limits, seconds=limits.seconds - (time.perf_counter() - start))
-        later = _run(partial(_prove, still, rulesets, left), left)
+        later = _run(partial(_prove, still, axioms, left), left)
         if isinstance(later, Saturation):
             later = _Found(set(), later, 0)
         found = _Found(
@@ -97,14 +97,11 @@ def _verdict(goal: Goal, pairs: MappingT[tuple[Node, Node], int], found: _Found)
 
 
 def _prove(
-    pairs: MappingT[tuple[Node, Node], int],
-    rulesets: MappingT[str, tuple[Axiom, ...]],
-    limits: Limits,
+    pairs: MappingT[tuple[Node, Node], int], axioms: tuple[Axiom, ...], limits: Limits
 ) -> _Found:
     session = Session()
     session.goals((n, *pair) for pair, n in pairs.items())
-    for name, axioms in rulesets.items():
-        session.rules(name, axioms)
+    session.rules(axioms)
     cost = session.saturate(limits)
     return _Found(session.proved(), cost, session.size())
 
@@ -154,7 +151,7 @@ class _Tabled:
 def _table(roots: Sequence[Node], limits: Limits) -> _Tabled:
     session = Session()
     session.insert(roots)
-    session.rules("algebra", ALGEBRA)
+    session.rules(ALGEBRA)
     cost = session.saturate(limits)
     return _Tabled(session.table(roots), cost)
 

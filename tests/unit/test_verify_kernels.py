@@ -1,12 +1,14 @@
 """Graphs of two kernels with a fresh axis, proved as a whole; wrong ones refuted, never proved."""
 
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from workloads import symbolic
 
 from prism.errors import PrismError
-from prism.program.node import Node, Op
+from prism.program.node import BINARY, REDUCE, UNARY, WITH_CONSTANT, Node, Op
 from prism.sgraph import BlockGraph, Kernel, MapVar, SGraph, make_mapping
 from prism.verify import Outcome, Refuter, encode, prove
 
@@ -279,6 +281,65 @@ def test_what_lacks_the_fresh_axis_has_no_expression(name):
     program, graph = ILL_SHAPED[name]
     with pytest.raises(PrismError, match="over 'split'"):
         encode(graph, program.inputs)
+
+
+def mutants(graph):
+    """Every mapping variable dropped, moved or added, every operator exchanged for a like one."""
+    for number, changed in enumerate(graph.kernels):
+        block, ones = changed.block, changed.mapping.ones
+        axes = {n.arg: n.axes for n in block.loaders} | {s.arg: s.axes for s in block.savers}
+        for gone in sorted(ones):
+            yield number, replace(changed, mapping=make_mapping(ones - {gone}))
+            moved = {MapVar(gone.tensor, axis, gone.par) for axis in axes[gone.tensor]}
+            moved |= {MapVar(gone.tensor, gone.axis, par) for par in block.pars}
+            for other in sorted(moved - ones):
+                with suppress(PrismError):  # one dimension would partition two axes
+                    yield number, replace(changed, mapping=make_mapping(ones - {gone} | {other}))
+        for tensor, names in axes.items():
+            for axis, par in product(names, block.pars):
+                with suppress(PrismError):
+                    more = ones | {MapVar(tensor, axis, par)}
+                    yield number, replace(changed, mapping=make_mapping(more))
+        for node in block.nodes:
+            pool = next((p for p in POOLS if (node.op, node.arg) in p or node.op in p), ())
+            for other in sorted(pool, key=str):
+                op, arg = other if isinstance(other, tuple) else (other, node.arg)
+                if (op, arg) != (node.op, node.arg):
+                    yield number, replace(changed, block=exchanged(block, node, op, arg))
+
+
+POOLS = (
+    BINARY,
+    UNARY - WITH_CONSTANT,
+    REDUCE,
+    {(Op.ACCUM, "sum"), (Op.ACCUM, "max")},
+)
+
+
+def exchanged(block, target, op, arg):
+    new = {}
+    for node in block.nodes:
+        kind = (op, arg) if node is target else (node.op, node.arg)
+        new[node] = Node(kind[0], [new[s] for s in node.src], kind[1], node.axes)
+    return replace(block, savers=tuple(new[s] for s in block.savers))
+
+
+def test_no_mutant_that_numbers_refute_is_proved():
+    refuted = 0
+    for name, (program, graph) in RIGHT.items():
+        batch = []
+        for number, kernel in mutants(graph):
+            kernels = list(graph.kernels)
+            kernels[number] = kernel
+            wrong = SGraph(tuple(kernels))
+            with suppress(PrismError):
+                batch.append((wrong, encode(wrong, program.inputs)))
+        refuters = [Refuter(program, seed) for seed in (0, 1)]
+        bad = [c for g, c in batch if any(r.refute(g, c) for r in refuters)]
+        refuted += len(bad)
+        proved = [c for c, v in zip(bad, prove(program, bad).verdicts, strict=True) if v.proved]
+        assert not proved, (name, proved[0])
+    assert refuted >= 270
 
 
 def test_kernels_have_parallel_dimensions_of_their_own():
