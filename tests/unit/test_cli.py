@@ -122,6 +122,21 @@ def test_show_prints_the_graph_with_the_id(capsys):
         assert part in err
 
 
+def test_a_program_in_pieces_is_shown_by_piece(capsys):
+    from prism import terminal
+
+    (piece,) = space_of(count=3).pieces
+    result = stored_search(Space((piece, piece)))
+    terminal.graphs(result)
+    text = capsys.readouterr().out
+    for part in ("graphs of piece 1", "graphs of piece 2", "one kernel (piece 1): 0.0", "0.0+0.0"):
+        assert part in text
+    terminal.graph(result, "0.2+1.4")
+    assert capsys.readouterr().out.count("kernel ") >= 3
+    names = [name for name, _ in given.proved(result)]
+    assert len(names) == 12 * 12 and names[0] == "0.0+0.0", "no graph is one kernel"
+
+
 def test_the_examples_differ_and_the_rest_is_counted(capsys):
     from prism import terminal
 
