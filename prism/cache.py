@@ -13,7 +13,7 @@ import os
 import shutil
 import sqlite3
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache as once
 from importlib import metadata
 from pathlib import Path
@@ -50,7 +50,7 @@ def search(
     from prism.search import search as run
 
     data = run(renamed, bounds, progress, workers).to_json()
-    if store and data["ended"] == "exhausted":
+    if store and _unlimited(data):
         store.put(key, data)
     return _restored(data, program, names)
 
@@ -69,9 +69,7 @@ def _restored(data: dict, program: Program, names: Mapping[str, str]) -> dict:
         for _, named in (step for graph in piece["graphs"] for step in graph):
             tensors.update(named.values())
         for kernel in piece["kernels"]:
-            axes.update(a for node in kernel["nodes"] for a in node.get("axes", ()))
-            choices = (choice for grid in kernel["grids"] for choice in grid)
-            axes.update(axis for choice in choices for _, axis in choice)
+            axes.update(_axes(kernel))
     made = apart(tensors - set(names), {*program.inputs, *(name for name, _ in program.outputs)})
     made |= apart(axes - set(names), program.sizes)
     rest = {key: value for key, value in data.items() if key != "space"}
@@ -80,6 +78,15 @@ def _restored(data: dict, program: Program, names: Mapping[str, str]) -> dict:
         "program": program_to_json(program),
         "space": words(data["space"], {**names, **made}),
     }
+
+
+def _axes(family: Mapping) -> Iterator[str]:
+    """The axes of a kernel family's data: of its tensors, and those that choices make."""
+    for kernel in family.get("listed", [family]):
+        yield from (axis for node in kernel["nodes"] for axis in node.get("axes", ()))
+        yield from (axis for _, axis, _ in kernel.get("mapping") or ())
+        choices = (choice for grid in family.get("grids", ()) for choice in grid)
+        yield from (axis for choice in choices for _, axis in choice)
 
 
 def _key(renamed: Program, bounds: Any) -> str:
@@ -166,9 +173,14 @@ def _checked(data: Any) -> dict:
         whole = Space.from_json(data["space"]).count == data["graphs"]["all"]
     except PrismError as error:
         raise ValueError(str(error)) from None
-    if not whole or data["ended"] != "exhausted":
+    if not whole or not _unlimited(data):
         raise ValueError("not a whole result")
     return data
+
+
+def _unlimited(data: Mapping) -> bool:
+    """Whether neither the search nor a proof hit a limit: with more time it finds no more."""
+    return data["ended"] == "exhausted" and not any("limit" in g["reason"] for g in data["gaps"])
 
 
 def _line(error: Exception) -> str:

@@ -13,7 +13,7 @@ from prism.errors import PrismError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from prism.sgraph.family import KernelFamily, Loop, Piece, Space
+    from prism.sgraph.family import KernelFamily, ListedKernels, Loop, Piece, Space
 
 
 _LINES = {"families": 10, "causes": 7, "rules": 5, "gaps": 5}  # of a summary, at most
@@ -133,25 +133,14 @@ def graphs(result: Mapping) -> None:
 def sketch(piece: Piece, family: int) -> str:
     """The kernels of a family of graphs: `{square sum div} matmul` is one generated kernel, then a
     call of a library operator; `{exp sum}/` leaves partial results."""
-    from prism.program.node import Op
+    from prism.sgraph.graph import MOVES
 
     shown = []
     for step in piece.graphs[family]:
-        kernel = piece.kernels[step.family]
-        words = " ".join(n.op.value for n in kernel.nodes if n.op is not Op.INPUT)
-        shown.append(words if kernel.library else f"{{{words}}}{'/' * splits(kernel)}")
+        kernel = piece.kernels[step.family].kernel(0, {})  # they all have the same operators
+        words = " ".join(n.op.value for n in kernel.block.nodes if n.op not in MOVES)
+        shown.append(words if kernel.library else f"{{{words}}}{'/' * bool(kernel.fresh)}")
     return " ".join(shown)
-
-
-def splits(kernel: KernelFamily) -> bool:
-    """Whether the kernels of a family leave partial results along a fresh axis."""
-    axes = {f"out:{i}": root.axes for i, root in enumerate(kernel.roots)}
-    return any(
-        tensor in axes and axis not in axes[tensor]
-        for grid in kernel.grids
-        for choice in grid
-        for tensor, axis in choice
-    )
 
 
 def examples(space: Space) -> list[tuple[str, int, str]]:
@@ -161,7 +150,9 @@ def examples(space: Space) -> list[tuple[str, int, str]]:
     shows = {
         "one kernel": lambda piece, steps: len(steps) == 1 and not steps[0].library,
         "two kernels, the first leaves partial results": lambda piece, steps: (
-            len(steps) == 2 and splits(steps[0]) and not any(k.library for k in steps)
+            len(steps) == 2
+            and not any(k.library for k in steps)
+            and bool(steps[0].kernel(0, {}).fresh)
         ),
         "with a library operator": lambda piece, steps: (
             any(k.library for k in steps) and not all(k.library for k in steps)
@@ -182,18 +173,39 @@ def examples(space: Space) -> list[tuple[str, int, str]]:
     return found
 
 
-def _showy(steps: Sequence[KernelFamily]) -> tuple[tuple, int]:
+def _showy(steps: Sequence[KernelFamily | ListedKernels]) -> tuple[tuple, int]:
     """How much the graph of a family that shows most does show, and its number."""
     number, ops, shown = 0, 0, [0, 0, 0, 0]
-    for kernel in steps:
-        loops = [(bool(x.inside), _sums(x), len(x.inside)) for x in kernel.loops]
-        grids = [len(grid) for grid in kernel.grids]
-        loop, grid = loops.index(max(loops)), grids.index(max(grids))
-        number = number * kernel.count + loop * len(grids) + grid
-        some = (*loops[loop][:2], grids[grid], loops[loop][2])
+    for kernels in steps:
+        at, some = _most(kernels)
+        number = number * kernels.count + at
         shown = [a + b for a, b in zip(shown, some, strict=True)]
-        ops += len(kernel.nodes)
+        ops += len(kernels.kernel(0, {}).block.nodes)
     return (-len(steps), *shown, -ops), number
+
+
+def _most(kernels: KernelFamily | ListedKernels) -> tuple[int, tuple[int, int, int, int]]:
+    """The kernel that shows most: its number; whether it has a loop, how many accumulators that
+    reduce, how many grid dimensions, and how many operators in the loop."""
+    from prism.program.node import Op
+    from prism.sgraph.family import ListedKernels
+
+    if isinstance(kernels, ListedKernels):
+        found = [
+            (
+                int(k.block.loop is not None),
+                sum(n.op is Op.ACCUM and not n.arg.startswith("concat") for n in k.block.nodes),
+                len(k.block.grid),
+                len(k.block.varying(k.mapping)),
+            )
+            for k in kernels.kernels
+        ]
+        return found.index(max(found)), max(found)
+    loops = [(bool(x.inside), _sums(x), len(x.inside)) for x in kernels.loops]
+    grids = [len(grid) for grid in kernels.grids]
+    loop, grid = max(loops), max(grids)
+    number = loops.index(loop) * len(grids) + grids.index(grid)
+    return number, (loop[0], loop[1], grid, loop[2])
 
 
 def _sums(loop: Loop) -> int:

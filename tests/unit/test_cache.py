@@ -91,12 +91,20 @@ def test_another_version_of_prism_is_another_search(searches, monkeypatch):
     assert "cached" not in find(norm())[0]
 
 
-def test_what_a_limit_ended_is_not_kept(searches, monkeypatch):
+@pytest.mark.parametrize(
+    ("ended", "gaps"),
+    [
+        ("time limit of 1 s", []),
+        ("interrupted", []),
+        ("exhausted", [prism.search.result.Gap("exp(X)", "time limit of 1 s")]),
+    ],
+)
+def test_what_a_limit_or_the_user_ended_is_not_kept(searches, monkeypatch, ended, gaps):
     run = prism.search.search
 
     def limited(*args, **more):
         result = run(*args, **more)
-        result.ended = "time limit of 1 s"
+        result.ended, result.gaps = ended, gaps
         return result
 
     monkeypatch.setattr(prism.search, "search", limited)
@@ -198,6 +206,19 @@ def test_a_tensor_named_as_the_search_names_its_own_is_kept_apart(searches):
         assert not {"t1", "t2"} & set(written) and len(set(written)) == len(written)
         assert all("split" not in kernel.fresh for kernel in graph.kernels)
     assert '"split2"' in json.dumps(found["space"]) and '"t3"' in json.dumps(found["space"])
+
+
+def test_kernels_that_are_listed_one_by_one_are_renamed_and_kept(searches):
+    bounds = dataclasses.replace(BOUNDS, generator="exhaustive", generated=2)
+    formula, axes = "O = sum(exp(t1), split)", ["n", "split"]
+    program = parse("mine", formula, {"t1": axes}, {axis: axis for axis in axes}, {})
+    found, _ = find(program, bounds)
+    assert "listed" in found["space"][0]["kernels"][0]
+    graphs = list(graphs_of(found))
+    assert any(len(graph.kernels) == 2 for graph in graphs)
+    assert all("split" not in kernel.fresh for graph in graphs for kernel in graph.kernels)
+    assert any("split2" in kernel.fresh for graph in graphs for kernel in graph.kernels)
+    assert find(program, bounds)[0] == found | {"cached": True}
 
 
 def graphs_of(found):

@@ -101,6 +101,16 @@ def test_search_shows_what_it_found_and_why_not_the_rest(capsys):
     assert causes == sorted(causes, key=lambda item: -int(item[0]))
 
 
+def test_what_the_exhaustive_search_found_is_shown_alike(capsys):
+    bounds = ("search.extra_operators=0", "search.grid=1", "search.seconds=30")
+    code, text, _ = run(capsys, "search", "workload=swiglu", "search=exhaustive", *bounds)
+    assert code == 0
+    assert "{matmul silu matmul mul} " in text and "loop {i=d_i}" in text
+    assert (
+        run(capsys, "search", "workload=swiglu", "search=exhaustive", *bounds, "show=0.0")[0] == 0
+    )
+
+
 def test_a_slice_is_the_same_search(tmp_path, capsys):
     data = config.search_slice(config.compose(["workload=swiglu"]))
     found = []
