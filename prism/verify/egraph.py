@@ -6,6 +6,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +79,14 @@ def _rule_seconds(report) -> Iterator[tuple[str, float]]:
         yield name.replace('\\"', '"'), float(number) * _UNITS[unit]
 
 
+@contextmanager
+def _file(text: str, suffix: str) -> Iterator[str]:
+    with tempfile.NamedTemporaryFile("w", suffix=suffix) as file:
+        file.write(text)
+        file.flush()
+        yield file.name
+
+
 _kept: list[EGraph] = []  # freeing an e-graph waits for a thread that a fork leaves behind
 
 
@@ -93,7 +102,7 @@ class Session:
         self._ids: dict[Node, int] = {}
         self._present: set[Use] = set()
         self._goals = 0
-        self._run(prelude())
+        self._include(prelude())
 
     def _run(self, text: str):
         return self._graph.run_program(*self._graph.parse_program(text))
@@ -120,7 +129,7 @@ class Session:
             elif node.op in MONOTONE:
                 facts[f"(monotone {quote(first)})"] = None
         self._load("node", rows)
-        self._run("\n".join((*facts, "(run-schedule (saturate (run build)))")))
+        self._include("\n".join((*facts, "(run-schedule (saturate (run build)))")))
 
     def goals(self, pairs: Iterable[tuple[int, Node, Node]]) -> None:
         """Declares numbered goals: is the first expression equal to the second?"""
@@ -130,15 +139,18 @@ class Session:
         self._load("goal", [f"{n}\t{self._ids[a]}\t{self._ids[b]}" for n, a, b in pairs])
 
     def _load(self, relation: str, rows: list[str]) -> None:
-        with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
-            file.write("\n".join(rows) + "\n")
-            file.flush()
-            self._run(f"(input {relation} {quote(file.name)})")
+        with _file("\n".join(rows) + "\n", ".tsv") as name:
+            self._run(f"(input {relation} {quote(name)})")
+
+    def _include(self, text: str) -> None:
+        """Runs a long program: from a file, as parsing one here makes Python objects of it all."""
+        with _file(text, ".egg") as name:
+            self._run(f"(include {quote(name)})")
 
     def rules(self, axioms: Iterable[Axiom]) -> None:
         """Loads those of the axioms that can apply to what was inserted."""
         found = applicable(axioms, self._present)
-        self._run("\n".join(["(ruleset axioms)", *(rule_text(rule, "axioms") for rule in found)]))
+        self._include("\n".join(["(ruleset axioms)", *(rule_text(r, "axioms") for r in found)]))
 
     def saturate(self, limits: Limits) -> Saturation:
         """Runs all rulesets to a fixed point, until every goal is proved, or to a limit.
