@@ -14,9 +14,13 @@ Patterns are s-expressions over
 A lower-case symbol is a variable: s t u v w for tensors, k d e for axes, p q r for parallel
 dimensions, o for an operator name, b c for constants.
 
-Tensors have named axes, so matmul is symmetric in its operands. There is no commutativity rule, as
-operand order is never worth a graph of its own; a law that singles out one operand of matmul or mul
-has mirror images instead, which are made from `mirror`.
+An axiom is applied from left to right, which is the direction that introduces no variable; where
+both sides hold the same variables, `both` applies it in both. Of the paper's two-way laws, those
+that move a parallel operator are applied so that it moves outward (section 6).
+
+Tensors have named axes, so matmul is symmetric in its operands. Commutativity is left to a later
+phase of a proof, as operand order is never worth a graph of its own; a law that singles out one
+operand of matmul or mul has mirror images instead, which are made from `mirror`.
 """
 
 from __future__ import annotations

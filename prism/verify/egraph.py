@@ -26,7 +26,7 @@ class Limits:
     `nodes` are e-nodes; `memory_mib` is what the e-graph may take, in MiB.
     """
 
-    iterations: int = 40
+    iterations: int = 100
     nodes: int = 400_000
     seconds: float = 10.0
     memory_mib: float = 2048.0

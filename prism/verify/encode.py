@@ -14,7 +14,7 @@ def encode(graph: SGraph, inputs: MappingT[str, Node]) -> dict[str, Node]:
 
     Every kernel must have its mapping. The parallel dimensions of different kernels have sizes of
     their own and so names of their own: those of the second kernel are x2, y2, z2 and i2. Raises
-    PrismError for a tensor read before it is written.
+    PrismError for a tensor read before it is written, or partitioned along an axis it lacks.
     """
     tensors = dict(inputs)
     for kernel, mark in zip(graph.kernels, marks(graph), strict=True):
@@ -49,7 +49,7 @@ def encode_kernel(
         if node.op is Op.LOAD:
             value = _load(node, block.grid, mapping, tensors, mark)
             if loop and (axis := mapping.axis(node.arg, loop)):
-                value = Node(Op.PART, (value,), (axis, dim))
+                value = _part(value, node.arg, axis, dim)
                 in_loop.add(node)
         elif node.op is Op.ACCUM:
             value = values[node.src[0]]
@@ -93,5 +93,11 @@ def _load(
     value = tensors[node.arg]
     for par in grid:
         axis, name = mapping.axis(node.arg, par), par + mark
-        value = Node(Op.PART, (value,), (axis, name)) if axis else Node(Op.REPL, (value,), name)
+        value = _part(value, node.arg, axis, name) if axis else Node(Op.REPL, (value,), name)
     return value
+
+
+def _part(value: Node, tensor: str, axis: str, par: str) -> Node:
+    if axis not in value.axes:
+        raise PrismError(f"encode: {par} partitions axis {axis!r}, which tensor {tensor!r} lacks")
+    return Node(Op.PART, (value,), (axis, par))

@@ -71,13 +71,14 @@ class Refuter:
         return self._interpreters[key]
 
     def _interpreter(self, axes: dict[str, int], names: list[str]) -> Interpreter:
-        """Inputs of both signs, unless the program has no value there (roots of negatives)."""
+        """Inputs of both signs and negative constants, as far as the program has values there."""
         pars = {p + m: size for m in names for p, size in (_LATER if m else _FIRST).items()}
-        signed = Interpreter(self.program, axes, pars, self.seed, low=-1.25)
-        values = [signed.value(node).array for _, node in self.program.outputs]
-        if all(np.isfinite(v).all() for v in values):
-            return signed
-        return Interpreter(self.program, axes, pars, self.seed)
+        for low, negative in ((-1.25, True), (-1.25, False), (0.25, False)):
+            found = Interpreter(self.program, axes, pars, self.seed, low, negative)
+            values = [found.value(node).array for _, node in self.program.outputs]
+            if all(np.isfinite(v).all() for v in values):
+                break
+        return found
 
 
 def _difference(found: Named, expected: Named) -> str | None:

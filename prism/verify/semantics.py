@@ -23,7 +23,8 @@ class Interpreter:
     """Values of expressions at fixed sizes, memoized by node: candidates share most of theirs.
 
     `axes` gives the extent of each data axis, `pars` that of each parallel dimension; an axis must
-    be divisible by the product of the dimensions that split it. Inputs are uniform, `low` to 1.25.
+    be divisible by the product of the dimensions that split it. Inputs are uniform, `low` to 1.25;
+    constants are positive, unless they are to be `negative`.
     """
 
     def __init__(
@@ -33,8 +34,9 @@ class Interpreter:
         pars: Mapping[str, int],
         seed: int,
         low: float = 0.25,
+        negative: bool = False,
     ):
-        self.pars = dict(pars)
+        self.pars, self._negative = dict(pars), negative
         self._rng = np.random.default_rng(seed)
         self._numbers: dict[str, float] = {}
         self._values: dict[Node, Named | ShapeError] = {}
@@ -45,7 +47,8 @@ class Interpreter:
     def number(self, text: str) -> float:
         """The value of a constant: any will do, as no axiom looks into one."""
         if text not in self._numbers:
-            self._numbers[text] = self._rng.uniform(0.5, 2)
+            size = self._rng.uniform(0.5, 2)
+            self._numbers[text] = -size if self._negative else size
         return self._numbers[text]
 
     def value(self, root: Node) -> Named:

@@ -283,6 +283,12 @@ def test_what_lacks_the_fresh_axis_has_no_expression(name):
         encode(graph, program.inputs)
 
 
+def test_an_axis_that_a_tensor_lacks_is_not_partitioned():
+    graph = SGraph((kernel("x", None, [save(load("X", "n d"), "O")], ["X f x", "O f x"]),))
+    with pytest.raises(PrismError, match="x partitions axis 'f', which tensor 'X' lacks"):
+        encode(graph, MATMUL.inputs)
+
+
 def mutants(graph):
     """Every mapping variable dropped, moved or added, every operator exchanged for a like one."""
     for number, changed in enumerate(graph.kernels):
