@@ -259,13 +259,13 @@ def test_wrong_instances_are_never_proved():
     goals, names = [], []
     for axiom in WRONG:
         rng = random.Random(axiom.name)
-        for seed in range(30):
+        for seed in range(12):
             sides = instance(axiom, rng)
             if sides.right is not None and not agrees(sides, seed):
                 goals.append([(sides.left, sides.right)])
                 names.append((axiom.name, sides))
     verdicts = prove_all(goals).verdicts
-    assert len(goals) > 10 * len(WRONG)
+    assert len(goals) > 5 * len(WRONG)
     wrong = [n for n, v in zip(names, verdicts, strict=True) if v.outcome is Outcome.PROVED]
     assert not wrong
 
