@@ -83,8 +83,8 @@ class Lemma:
     def refuted(self, seed: int) -> bool:
         """Whether the two sides differ at small random operands, in exact semantics.
 
-        Operands are mostly negative, of both signs, and positive; where the operator has no value,
-        as roots of negatives, nothing is compared.
+        Operands are mostly negative, of both signs, and positive, constants negative and positive;
+        where the operator has no value, as roots of negatives, nothing is compared.
         """
         found, value = self.goal()
         axes = {a for operand in self.operands for a in operand} | {_FRESH}
@@ -92,7 +92,7 @@ class Lemma:
         extents = {a: _CHUNK * _SIZE if a in split else _CHUNK for a in axes}
         program = Program("lemma", (("found", found), ("value", value)), extents)
         for low in (-3.0, -1.25, 0.25):
-            interpreter = Interpreter(program, extents, {PAR: _SIZE}, seed, low)
+            interpreter = Interpreter(program, extents, {PAR: _SIZE}, seed, low, low < 0)
             try:
                 left, right = interpreter.value(found), interpreter.value(value)
             except ShapeError:

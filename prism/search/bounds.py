@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prism.program.node import COMPUTE, Op
+from prism.program.program import Program
+
 GENERATORS = ("guided", "exhaustive")
 
 
@@ -14,7 +17,8 @@ class Bounds:
     `generator` is "guided" (from the e-class down) or "exhaustive" (the paper's, from the loaders
     up): they explore the same space, the second for reference and in small spaces only.
     `extra_operators` is how many operators a graph may have beyond the program's own (loaders,
-    accumulators and savers are not counted); `kernels` how many operators its kernel graph may
+    accumulators and savers are not counted), and `operators` which ones it may use besides the
+    program's own (none named: all); `kernels` how many operators its kernel graph may
     have, `generated` (1 or 2) how many of them are generated kernels; `library` names the operators
     that may be calls of predefined ones. `grid` is the most grid dimensions, `loop` whether kernels
     have loops, `split` whether a first kernel may leave partial results for a second one to reduce.
@@ -26,6 +30,7 @@ class Bounds:
 
     generator: str = "guided"
     extra_operators: int = 1
+    operators: tuple[str, ...] = ()
     kernels: int = 5
     generated: int = 2
     library: tuple[str, ...] = ("matmul",)
@@ -37,3 +42,8 @@ class Bounds:
     memory: int = 2048
     nodes: int = 400_000
     seed: int = 0
+
+    def allowed(self, program: Program) -> frozenset[Op]:
+        """The operators that a graph of `program` may use."""
+        own = {node.op for node in program.nodes}
+        return frozenset(own | (set(map(Op, self.operators)) or COMPUTE))

@@ -56,9 +56,13 @@ class Expressions:
 
 
 def block_graphs(
-    program: Program, operators: int, limits: Limits, check: Callable[[], None] = lambda: None
+    program: Program,
+    operators: int,
+    allowed: frozenset[Op],
+    limits: Limits,
+    check: Callable[[], None] = lambda: None,
 ) -> set[BlockGraph]:
-    """All block graphs of at most `operators` operators whose outputs are the program's.
+    """All block graphs of at most `operators` operators, each `allowed`, that compute the program.
 
     The space is the guided generator's: each value is computed once and accumulated at most one
     way, and an input that is needed whole is loaded whole. `check` is called often and may raise.
@@ -81,6 +85,8 @@ def block_graphs(
             if node in state or larger in seen:
                 continue
             if node.op is not Op.ACCUM:
+                if node.op not in allowed:
+                    continue
                 number = expressions.of(node)
                 if number is None or number in computed or used == operators:
                     continue

@@ -44,7 +44,8 @@ class ReferenceSearch(Search):
     def members(self, found: list[tuple[Node, ...]]) -> None:
         """Block graphs from the loaders up; those that differ in accumulators are one member."""
         bound = operators(self.roots) + self.bounds.extra_operators
-        blocks = block_graphs(self.program, bound, self.limits(), self.check)
+        allowed = self.bounds.allowed(self.program)
+        blocks = block_graphs(self.program, bound, allowed, self.limits(), self.check)
         for flat, same in by_operators(blocks).items():
             roots = tuple(_value(saver.src[0]) for saver in flat.savers)
             saved = tuple(node for node in topological(roots) if node in roots)

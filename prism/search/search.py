@@ -11,11 +11,9 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, count
-from multiprocessing import get_context
 
 from prism.errors import PrismError
 from prism.program.node import Node, Op, topological
@@ -35,6 +33,7 @@ from prism.search.kernels import (
 from prism.search.members import members, operators
 from prism.search.pieces import pieces
 from prism.search.result import Gap, SearchResult, combined
+from prism.search.workers import run
 from prism.sgraph.family import NO_LOOP, KernelFamily, Loop, Piece, Space, Step
 from prism.verify.egraph import Limits
 from prism.verify.prove import prove_all, saturated_table
@@ -151,9 +150,10 @@ class Search:
         self.result.rule_costs(saturation.matches, {})
         if saturation.ended != "saturated":
             self.result.ended = f"members: {saturation.ended}"
+        allowed = self.bounds.allowed(self.program)
         for member in members(classes, roots, self.program.inputs, bound):
             self.check()
-            if member != self.roots:
+            if member != self.roots and all(n.op in allowed for n in topological(member)):
                 found.append(member)
 
     def plan(self, members: Sequence[tuple[Node, ...]], plans: list[Plan]) -> None:
@@ -361,9 +361,9 @@ def search(
     workers = min(workers, len(cut))
     share = replace(bounds, seconds=bounds.seconds * workers / len(cut))
     jobs = [(piece, share, f"_{i}") for i, piece in enumerate(cut, 1)]
-    results = []
-    for result in _run(jobs, workers):
-        results.append(result)
+    results: list[SearchResult] = []
+    for job, found in zip(jobs, run(_search_piece, jobs, workers), strict=True):
+        results.append(found or _unsearched(*job))
         progress("pieces", len(results))
     return combined(program, bounds, results, time.perf_counter() - start)
 
@@ -376,10 +376,8 @@ def _search_piece(program: Program, bounds: Bounds, piece: str) -> SearchResult:
     return Search(program, bounds, piece).run()
 
 
-def _run(jobs: Sequence[tuple], workers: int) -> Iterator[SearchResult]:
-    """Results in order. Each process returns what it has when it is interrupted."""
-    if workers == 1:
-        yield from (_search_piece(*job) for job in jobs)
-        return
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        yield from pool.map(_search_piece, *zip(*jobs, strict=True))
+def _unsearched(program: Program, bounds: Bounds, piece: str) -> SearchResult:
+    """The result of a piece that an interrupt left out: the piece itself, in one kernel."""
+    result = _search_piece(program, replace(bounds, seconds=1e-3), piece)
+    result.ended = "interrupted"
+    return result

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import chain, combinations, permutations, product
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from workloads import PROGRAMS, figure_1, symbolic
 
@@ -140,8 +140,8 @@ def test_transitions_are_exactly_those_that_numbers_allow(node):
             for s in after
             if not any(Lemma(node.op, node.arg, axes, states, s).refuted(n) for n in range(6))
         ]
-        if node.op in (Op.SCALE, Op.SQRT) and states[0].kind.endswith("max"):
-            holds = []  # constants, and values with a root, are positive here but not everywhere
+        if node.op is Op.SQRT and states[0].kind.endswith("max"):
+            holds = []  # what has a root is positive here, its parts need not be
         state = proposed(node, states)
         if isinstance(state, str):
             assert not holds or state.startswith("shapes"), (states, holds)
@@ -210,7 +210,9 @@ def small_programs(draw):
         options += [Node(Op.SCALE, (left,), "k"), Node(Op.SHIFT, (left,), "k")]
         options += [Node(op, (left,), axis) for op in (Op.SUM, Op.MAX) for axis in left.axes]
         for right in values:
-            options += [Node(op, (left, right)) for op in (Op.ADD, Op.SUB, Op.MUL, Op.DIV)]
+            options += [Node(op, (left, right)) for op in (Op.ADD, Op.MUL)]
+            if left is not right:  # x - x = 0 and x / x = 1 are no axioms, as in the paper
+                options += [Node(op, (left, right)) for op in (Op.SUB, Op.DIV)]
             shared = [axis for axis in left.axes if axis in right.axes]
             options += [Node(Op.MATMUL, (left, right), axis) for axis in shared]
         values.append(draw(st.sampled_from(options)))
@@ -234,13 +236,13 @@ def test_both_generators_agree_on_many_random_programs(program):
 
 def check_generators(program):
     guided, reference = (
-        search(program, Bounds(generator=g, grid=1, extra_operators=0, seconds=120))
+        search(program, Bounds(generator=g, grid=1, extra_operators=0, seconds=60))
         for g in ("guided", "exhaustive")
     )
-    assert guided.ended == reference.ended == "exhausted"
+    assert guided.ended == "exhausted"
     assert not guided.gaps, guided.gaps
-    assert not reference.gaps, reference.gaps
-    assert keys(guided) == keys(reference)
+    assume(reference.ended == "exhausted")  # few are beyond it; the guided search is never
+    assert keys(guided) == keys(reference)  # gaps as of max(x) + max(x), no law, are in neither
 
 
 # What is found ------------------------------------------------------------------------------------
@@ -561,6 +563,18 @@ def test_bounds_shrink_the_space():
     flat = search(program, Bounds(loop=False, generated=1, kernels=1, library=()))
     assert 0 < flat.space.count < whole.single_kernel
     assert all(g.kernels[0].block.loop is None for _, g in flat.graphs())
+
+
+@pytest.mark.parametrize("generator", ["guided", "exhaustive"])
+def test_operators_outside_the_set_are_not_used(generator):
+    """t/v/w may become t/(v*w), unless there is no multiplication to use."""
+    program = symbolic("twice", "O = T / V / W", {"T": "n", "V": "n", "W": "n"})
+    bounds = Bounds(generator=generator, generated=1, kernels=1, library=(), grid=1, split=False)
+    used = [
+        {n.op for _, g in search(program, b).graphs() for n in g.kernels[0].block.nodes}
+        for b in (bounds, replace(bounds, operators=("exp",)))
+    ]
+    assert Op.MUL in used[0] and Op.MUL not in used[1] and Op.DIV in used[1]
 
 
 def test_a_spent_budget_returns_what_was_found():
