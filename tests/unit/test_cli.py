@@ -3,8 +3,11 @@
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from codegen_graphs import rmsnorm
@@ -392,6 +395,53 @@ def test_an_interrupted_search_leaves_what_it_found(tmp_path, capsys, interrupte
     assert code == 130
     assert "interrupted" in one_line(err)
     assert not list(tmp_path.rglob("winner.json"))
+
+
+def test_ctrl_c_during_a_search_in_pieces_leaves_graphs_of_the_whole_program(tmp_path):
+    out = tmp_path / "found.json"
+    command = [sys.executable, "-m", "prism", "search", "workload=llama_layer", f"out={out}"]
+    process = subprocess.Popen(
+        [*command, "search.cache=false", "search.piece=6"],
+        env=os.environ | {"PYTHONPATH": str(config.ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    children = f"/proc/{process.pid}/task/{process.pid}/children"
+    deadline = time.monotonic() + 60
+    while len(Path(children).read_text().split()) < 2:  # searches of pieces, or what starts them
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "interrupted" in one_line(err)
+    data = json.loads(out.read_text())
+    assert data["ended"].endswith("interrupted")
+    graph = Space.from_json(data["space"]).graph("+".join("0.0" for _ in data["space"]))
+    assert {"O", "Knew", "Vnew"} <= {name for kernel in graph.kernels for name in kernel.writes}
+
+
+def test_after_an_interrupt_no_other_piece_is_searched(monkeypatch):
+    import importlib
+
+    from prism.search import Bounds
+
+    module = importlib.import_module("prism.search.search")
+    seconds, run = [], module._search_piece
+
+    def piece(program, bounds, name):
+        seconds.append(bounds.seconds)
+        result = run(program, bounds, name)
+        result.ended = "interrupted" if len(seconds) == 2 else result.ended
+        return result
+
+    monkeypatch.setattr(module, "_search_piece", piece)
+    symbolic = config.symbolic(config.search_slice(config.compose())["workload"])
+    result = module.search(symbolic, Bounds(piece=2, seconds=40))
+    assert seconds == [10, 10, 1e-3, 1e-3]
+    assert result.ended.endswith("interrupted") and len(result.space.pieces) == 4
 
 
 def test_tuning_what_an_interrupted_search_left_is_a_warning(tmp_path, capsys, monkeypatch):
