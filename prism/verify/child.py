@@ -29,6 +29,7 @@ from prism.errors import PrismError
 
 _PR_SET_PDEATHSIG = 1
 _MIB = 1 << 20
+_INTERRUPTS = {signal.SIGINT, signal.SIGTERM}
 _inside = False
 
 
@@ -50,20 +51,28 @@ def call(work: Callable[[], Any], seconds: float, memory_mib: float) -> Ending:
     """The value of `work()`, which must pickle, computed in a child.
 
     The child is killed after `seconds` ("time limit") and may take `memory_mib` MiB more than this
-    process has ("memory limit"). Exceptions of `work` are raised here.
+    process has ("memory limit"). Exceptions of `work` are raised here, and PrismError where the
+    system grants no process.
     """
     deadline = time.monotonic() + seconds
-    sys.stdout.flush()
-    sys.stderr.flush()
     source, sink = os.pipe()
+    parent = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)  # none between fork and try
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking beside numpy's threads
-        parent, pid = os.getpid(), os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(source)
+            os.close(sink)
+            raise PrismError(f"proof: no process for the e-graph: {error}") from None
     if pid == 0:
         os.close(source)
         _child(work, sink, parent, memory_mib)
-    os.close(sink)
     try:
+        os.close(sink)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         data = _read(source, deadline)
         if data is None:
             os.kill(pid, signal.SIGKILL)
@@ -77,7 +86,7 @@ def call(work: Callable[[], Any], seconds: float, memory_mib: float) -> Ending:
     peak = usage.ru_maxrss / 1024
     if data is None:
         return Ending(None, "time limit", peak)
-    if not data:  # it died: the allocator aborts, and the system's own limit kills
+    if status:
         return Ending(None, _death(status), peak)
     kind, value = pickle.loads(data)
     if kind == "value":
@@ -103,21 +112,26 @@ def _read(source: int, deadline: float) -> bytes | None:
 
 
 def _death(status: int) -> str:
-    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    """Why it died: the allocator aborts, and the system's own limit kills."""
+    if not os.WIFSIGNALED(status):
+        return "memory limit"  # not even the report of an exception could be made
+    number = signal.Signals(os.WTERMSIG(status))
     if number in (signal.SIGABRT, signal.SIGKILL):
         return "memory limit"
-    return f"the e-graph's process ended with {signal.Signals(number).name if number else status}"
+    return f"the e-graph's process ended with {number.name}"
 
 
 def _child(work: Callable[[], Any], sink: int, parent: int, memory_mib: float) -> None:
     """Never returns."""
     global _inside
+    code = 1
     try:
         _inside = True
         gc.disable()
         faulthandler.disable()  # the allocator's abort is no news
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this one
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)
         _die_with(parent)
         _limit(memory_mib)
         with open(os.devnull, "wb") as nothing:
@@ -134,14 +148,15 @@ def _child(work: Callable[[], Any], sink: int, parent: int, memory_mib: float) -
         view = memoryview(data)
         while view:
             view = view[os.write(sink, view) :]
+        code = 0
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 def _die_with(parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # it died before
         os._exit(1)
 
 
