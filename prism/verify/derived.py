@@ -15,7 +15,7 @@ from itertools import permutations, product
 
 from prism.verify.axiom import Axiom, differ, lacks
 
-DEPTH = 3  # parallel dimensions that may split one axis: two of the grid would be too many already
+DEPTH = 3  # a kernel splits an axis by one grid dimension and the loop at most (equation 2)
 
 
 def _matmuls() -> Iterator[Axiom]:

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 from workloads import PROGRAMS, symbolic
@@ -37,6 +38,20 @@ def test_proved_graphs_agree_with_other_numbers(graphs):
             candidate = encode(graph, PROGRAMS[name].inputs)
             for seed in (11, 12):
                 assert Refuter(PROGRAMS[name], seed).refute(graph, candidate) is None
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "swiglu", "attention", "softmax_matmul", "two"])
+def test_composed_graphs_of_several_kernels_are_proved_as_wholes(name):
+    """Lemmas on one parallel dimension compose: the whole graph's own proof agrees."""
+    program = PROGRAMS[name]
+    space = search(program, Bounds(grid=2)).space
+    step = max(1, (space.count - space.single_kernel) // 150)
+    found = [space.graph(i) for i in islice(space.ids(False), 0, None, step)]
+    candidates = [encode(graph, program.inputs) for graph in found]
+    assert len(found) >= 100 and {len(g.kernels) for g in found} > {2}
+    refuter = Refuter(program, 5)
+    assert not any(refuter.refute(g, c) for g, c in zip(found, candidates, strict=True))
+    assert all(v.proved for v in prove(program, candidates).verdicts)
 
 
 def mutations(graph: SGraph, rng: random.Random):
