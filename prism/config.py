@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 _KEYS = {"name", "inputs", "formula", "outputs", "configs"}
 _SWITCHES = {"loop", "split", "cache"}
+_OPERATORS = {"library", "operators"}
 _SECONDS = {"seconds", "limit_s"}
 _FROM_ZERO = {"seed", "extra_operators", "grid"}
 _MOST = {"generated": 2, "kernels": 5, "grid": 3}  # that the search can do
@@ -78,8 +79,8 @@ def _check_budget(where: str, key: str, value: Any) -> None:
         if not isinstance(value, bool):
             raise PrismError(f"{where}={value!r}: must be true or false")
         return
-    if key == "library":
-        _check_library(where, value)
+    if key in _OPERATORS:
+        _check_operators(where, value)
         return
     zero = key in _FROM_ZERO
     number = isinstance(value, int) or (key in _SECONDS and isinstance(value, float))
@@ -91,7 +92,7 @@ def _check_budget(where: str, key: str, value: Any) -> None:
         raise PrismError(f"{where}={value!r}: must be {most} at most")
 
 
-def _check_library(where: str, value: Any) -> None:
+def _check_operators(where: str, value: Any) -> None:
     known = sorted(op.value for op in COMPUTE)
     if not isinstance(value, list):
         raise PrismError(f"{where}={value!r}: must be a list of operators such as [matmul]")
@@ -282,8 +283,7 @@ def bounds_of(search: Mapping) -> Bounds:
     from prism.search import Bounds
 
     given = dict(search)
-    if "library" in given:
-        given["library"] = tuple(given["library"])
+    given |= {key: tuple(given[key]) for key in _OPERATORS & given.keys()}
     return Bounds(generator=given.pop("name"), **given)
 
 

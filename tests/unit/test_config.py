@@ -257,6 +257,7 @@ BAD = {
     "search.memory=1.5": "search.memory=1.5",
     "search.library=matmul": "must be a list of operators such as [matmul]",
     "search.library=[matmul,gemm]": "search.library: 'gemm' is not an operator; known are add,",
+    "search.operators=[plus]": "search.operators: 'plus' is not an operator",
     "search.library=[load]": "'load' is not an operator",
     "search.batch=2048": "search.batch",
     "ablation.limit_s=-1": "ablation.limit_s=-1: must be a positive number",
