@@ -147,7 +147,7 @@ class Search:
         """What equals the program by algebra and has few enough operators."""
         bound = operators(self.roots) + self.bounds.extra_operators
         classes, roots, saturation = saturated_table(self.roots, self.limits())
-        self.result.rule_costs(saturation.matches, {})
+        self.result.rule_costs(saturation.matches, saturation.rule_seconds)
         if saturation.ended != "saturated":
             self.result.ended = f"members: {saturation.ended}"
         allowed = self.bounds.allowed(self.program)

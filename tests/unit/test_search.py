@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import chain, combinations, permutations, product
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from workloads import PROGRAMS, figure_1, symbolic
 
@@ -228,7 +228,7 @@ def test_both_generators_agree_on_random_programs(program):
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(small_programs())
 def test_both_generators_agree_on_many_random_programs(program):
     check_generators(program)
@@ -241,7 +241,8 @@ def check_generators(program):
     )
     assert guided.ended == "exhausted"
     assert not guided.gaps, guided.gaps
-    assume(reference.ended == "exhausted")  # few are beyond it; the guided search is never
+    if reference.ended != "exhausted":  # few programs are beyond it; none is beyond the guided one
+        return
     assert keys(guided) == keys(reference)  # gaps as of max(x) + max(x), no law, are in neither
 
 
