@@ -73,6 +73,8 @@ class ReferenceSearch(Search):
         if tensors <= set(outputs) or any(axis == self.fresh for _, axis in choice):
             return  # an idle dimension, or one that partitions what must be loaded whole
         left = [i for i, name in enumerate(outputs) if name not in tensors]
+        if any(tensors.isdisjoint(n.arg for n in topological([roots[i]])) for i in left):
+            return  # every block has the same result, which a maximum of them would hide
         reductions = ("sum", "max") if self.found.maximum else ("sum",)
         for kinds in product(reductions, repeat=len(left)):
             pairs = [*choice, *((f"out:{i}", self.fresh) for i in left)]

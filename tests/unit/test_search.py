@@ -246,6 +246,15 @@ def check_generators(program):
     assert keys(guided) == keys(reference)  # gaps as of max(x) + max(x), no law, are in neither
 
 
+def test_a_result_that_all_blocks_share_is_not_left_in_parts():
+    """max(A) does not depend on a dimension that partitions B alone, so a maximum of equal copies
+    would be right; but it is an idle dimension, and no graph of either generator."""
+    a = Node(Op.INPUT, arg="A", axes=("a", "b"))
+    b = Node(Op.INPUT, arg="B", axes=("b", "c"))
+    root = Node(Op.MUL, (Node(Op.MAX, (a,), "a"), Node(Op.SUB, (b, a))))
+    check_generators(Program("shared", (("O", root),), {x: x for x in "abc"}))
+
+
 # What is found ------------------------------------------------------------------------------------
 
 
