@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,6 +109,29 @@ def proved(found: Mapping, seed: int = 0) -> list[tuple[str, SGraph]]:
     space = space_of(found)
     drawn = [*space.draw(SINGLE, seed, True), *space.draw(OTHERS, seed, False)]
     return [(name, space.graph(name)) for name in drawn]
+
+
+def proofs(program: Program) -> Callable[[Sequence[SGraph]], list[str]]:
+    """Proves graphs of the program as wholes, whatever a file says of them.
+
+    The function returns why each is not proved, "" where it is.
+    """
+    from prism.verify import encode, prove
+
+    def reasons(graphs: Sequence[SGraph]) -> list[str]:
+        encoded: list[dict | str] = []
+        for graph in graphs:
+            try:
+                found = encode(graph, program.inputs)
+                missing = [name for name, _ in program.outputs if name not in found]
+                encoded.append(f"it does not write {missing[0]}" if missing else found)
+            except PrismError as error:
+                encoded.append(str(error))
+        verdicts = iter(prove(program, [e for e in encoded if not isinstance(e, str)]).verdicts)
+        found = [e if isinstance(e, str) else next(verdicts) for e in encoded]
+        return [f if isinstance(f, str) else "" if f.proved else f.reason for f in found]
+
+    return reasons
 
 
 def interrupted(found: Mapping) -> bool:

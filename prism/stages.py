@@ -96,6 +96,7 @@ def tune(own: dict[str, str], overrides: Sequence[str]) -> None:
             progress=progress,
             context={"workload": program.name, "case": data["case"]},
             strategy=strategy,
+            proofs=given.proofs(program),
         )
     if winner["status"] == "ok":
         print(f"{data['case']}: {winner['median_us']:.1f} us, graph {winner['graph_id']}")

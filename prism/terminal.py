@@ -84,7 +84,12 @@ def _console() -> Console:
 
 
 def graph(result: Mapping, wanted: str) -> None:
-    """The graph with the id `wanted` as text. Raises PrismError where there is none."""
+    """The graph with the id `wanted` as text, proved once more, as a whole.
+
+    Raises PrismError where there is none.
+    """
+    from prism.given import proofs
+    from prism.program import program_from_json
     from prism.sgraph.family import Space
     from prism.sgraph.text import text
 
@@ -92,7 +97,8 @@ def graph(result: Mapping, wanted: str) -> None:
         found = Space.from_json(result["space"]).graph(wanted)
     except PrismError as error:
         raise PrismError(f"show={wanted}: {error}") from None
-    print(f"graph {wanted}, PROVED")
+    (reason,) = proofs(program_from_json(result["program"]))([found])
+    print(f"graph {wanted}, {f'UNKNOWN as a whole: {reason}' if reason else 'PROVED as a whole'}")
     print(text(found), end="")
 
 

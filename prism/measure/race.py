@@ -44,8 +44,8 @@ class Candidate:
     source: str | None = None
     compiled: Compiled | None = None
     status: str = "untried"
-    # Of a failure: lower (the backend cannot), internal (a fault of Prism), compile, load, crash,
-    # hang, memory, gate.
+    # Of a failure: proof (the graph is not proved), lower (the backend cannot), internal (a fault
+    # of Prism), compile, load, crash, hang, memory, gate.
     cause: str = ""
     reason: str = ""
     verdict: dict | None = None
@@ -164,6 +164,8 @@ class Race:
 
     def _compile(self, batch: Sequence[Candidate]) -> None:
         for candidate in batch:
+            if candidate.status == "failed":  # before it came here
+                continue
             try:
                 candidate.source = candidate.write()
             except PrismError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from prism.program import Program
 from prism.sgraph import SGraph
 
 WINNER, KERNEL = "winner.json", "kernel"
+Proofs = Callable[[Sequence[SGraph]], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,12 @@ def tune(
     context: Mapping[str, object] | None = None,
     strategy: str = "random",
     limits: Limits | None = None,
+    proofs: Proofs | None = None,
 ) -> dict:
     """Tries configurations within the budget and stores the winner in `out_dir`.
+
+    `proofs` tells of graphs why they are not proved, "" where they are: each is asked for before it
+    is compiled, and one that is not proved fails with the cause "proof".
 
     Returns what `winner.json` holds. Without a winner its `status` is "failed", with the reason
     and the counts by cause; that is a result, not an exception. Raises PrismError for a missing
@@ -83,7 +88,9 @@ def tune(
         compile_trusted(read_source(case), manifest, work)  # else every candidate would fail
         race = Race(case, manifest, work, threads, backend, limits, progress)
         controls = gate.controls()
-        concretes = {} if blind(controls) else _tune(race, chooser, space, manifest, budget, start)
+        concretes = {}
+        if not blind(controls):
+            concretes = _tune(race, chooser, space, manifest, budget, start, proofs)
         winner = race.finals()
         concrete = concretes[id(winner)] if winner else None
         result = _result(race, winner, concrete, controls, backend)
@@ -102,7 +109,15 @@ def tune(
     return result
 
 
-def _tune(race: Race, chooser, space: Space, manifest, budget: TuneBudget, start: float) -> dict:
+def _tune(
+    race: Race,
+    chooser,
+    space: Space,
+    manifest,
+    budget: TuneBudget,
+    start: float,
+    proofs: Proofs | None,
+) -> dict:
     """Proposes and tries in batches until the budget ends; concretes by candidate identity."""
     concretes: dict[int, Concrete] = {}
     size = max(4, 2 * len(os.sched_getaffinity(0)))
@@ -124,6 +139,11 @@ def _tune(race: Race, chooser, space: Space, manifest, budget: TuneBudget, start
             )
             concretes[id(candidate)] = concrete
             batch.append(candidate)
+        if proofs is not None:
+            reasons = proofs([concrete.graph for _, concrete in points])
+            for candidate, reason in zip(batch, reasons, strict=True):
+                if reason:
+                    candidate.fail("proof", reason)
         race.enter(batch, budget.count)
         slowest = max(slowest, time.perf_counter() - start - spent)
     return concretes

@@ -174,6 +174,19 @@ AC: tuple[Axiom, ...] = tuple(_commutative())
 # More, for proofs alone ---------------------------------------------------------------------------
 
 
+def _broadcasts() -> Iterator[Axiom]:
+    """Laws of the search that may also grow a tensor: not within `ALGEBRA`, where that is no use."""
+    for fold, op in (("sum", "mul"), ("sum", "div"), ("max", "add"), ("max", "sub")):
+        yield Axiom(
+            f"{fold} commutes with {op}, broadcast",
+            f"{fold}({op}(t, v), k) = {op}({fold}(t, k), v)",
+            f'(Fold "{fold}" (Bin "{op}" t v) k)',
+            f'(Bin "{op}" (Fold "{fold}" t k) v)',
+            (lacks("v", "k"),),
+            mirror=() if op in ("div", "sub") else (f'Bin "{op}"',),
+        )
+
+
 def _more_scalings() -> Iterator[Axiom]:
     for op in ("mul", "div"):
         yield Axiom(
@@ -218,6 +231,7 @@ def _more_scalings() -> Iterator[Axiom]:
 
 
 _MORE = (
+    *_broadcasts(),
     *_more_scalings(),
     Axiom(
         "two scales commute",
