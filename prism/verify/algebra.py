@@ -175,7 +175,7 @@ AC: tuple[Axiom, ...] = tuple(_commutative())
 
 
 def _broadcasts() -> Iterator[Axiom]:
-    """Laws of the search that may also grow a tensor: not within `ALGEBRA`, where that is no use."""
+    """Laws of `ALGEBRA` where they may grow a tensor, which is no use to the search."""
     for fold, op in (("sum", "mul"), ("sum", "div"), ("max", "add"), ("max", "sub")):
         yield Axiom(
             f"{fold} commutes with {op}, broadcast",

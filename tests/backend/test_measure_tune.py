@@ -1,10 +1,12 @@
 """Tuning end to end on a small case: record, winner, exact replay, nothing found."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from prism.errors import PrismError
+from prism.given import proofs
 from prism.measure import gate
 from prism.measure import tune as tuning
 from prism.measure.race import Limits
@@ -64,6 +66,39 @@ def test_the_winner_is_stored_with_every_candidate(tuned):
         assert right or (candidate["cause"] == "gate" and "error" in candidate["reason"])
     assert result["median_us"] > 0 and set(result["seconds"]) == {"compile", "tune", "total"}
     assert tuning.sha256((out / "kernel.cpp").read_text()) == result["source_sha256"]
+
+
+def test_a_graph_that_is_not_proved_is_not_even_compiled(tmp_path):
+    """Whatever made the list of graphs: each is proved as a whole first, for its program."""
+    graphs = [("right", graph()), ("wrong", graph(norm=False))]
+    budget = TuneBudget(count=4, seconds=60, seed=1)
+    result = tune(
+        program(), graphs, "cpu", budget, tmp_path / "c", 1, limits=LIMITS, proofs=proofs(program())
+    )
+    tried = {c["graph_id"]: c for c in result["candidates"]}
+    assert result["graph_id"] == "right" and set(tried) == {"right", "wrong"}
+    wrong = tried["wrong"]
+    assert wrong["cause"] == "proof" and "axiom gap" in wrong["reason"]
+    assert wrong["source_sha256"] is None and result["causes"].keys() == {"proof"}
+
+
+def test_proofs_name_what_is_wrong_with_a_graph():
+    right = graph()
+    (kernel,) = right.kernels
+    ones = kernel.mapping.ones
+    dropped = SGraph((replace(kernel, mapping=make_mapping(v for v in ones if v.par != "i")),))
+    other = SGraph((renamed_output(kernel, "P"),))
+    reasons = proofs(program())([right, graph(norm=False), dropped, other])
+    assert reasons[0] == "" and "axiom gap" in reasons[1] and "axiom gap" in reasons[2]
+    assert "does not write O" in reasons[3]
+
+
+def renamed_output(kernel, name):
+    """The kernel saving a tensor of another name."""
+    (saver,) = kernel.block.savers
+    block = replace(kernel.block, savers=(Node(Op.SAVE, saver.src, name),))
+    ones = {v._replace(tensor=name) if v.tensor == "O" else v for v in kernel.mapping.ones}
+    return Kernel(block, make_mapping(ones))
 
 
 def test_the_same_seed_tries_the_same_configurations(tuned, tmp_path):

@@ -126,7 +126,7 @@ def test_a_slice_is_the_same_search(tmp_path, capsys):
 def test_show_prints_the_graph_with_the_id(capsys):
     code, text, _ = run(capsys, "search", "show=0.3")
     assert code == 0
-    assert text.startswith("graph 0.3, PROVED\nkernel 0: grid ")
+    assert text.startswith("graph 0.3, PROVED as a whole\nkernel 0: grid ")
     assert "generate" not in text
     for wanted, part in (("nope", "an id is FAMILY.NUMBER"), ("0.99999", "no such graph")):
         code, _, err = run(capsys, "search", f"show={wanted}")
