@@ -111,6 +111,13 @@ def proved(found: Mapping, seed: int = 0) -> list[tuple[str, SGraph]]:
     return [(name, space.graph(name)) for name in drawn]
 
 
+def search_account(found: Mapping) -> dict:
+    """What a row tells of the search: its seconds, and what they went into."""
+    kept = {key: found[key] for key in ("seconds", "candidates", "rules", "peak_mib")}
+    account = kept | {"gaps": len(found["gaps"]), "ended": found["ended"]}
+    return {"search_seconds": found["seconds"]["total"], "search": account}
+
+
 def proofs(program: Program) -> Callable[[Sequence[SGraph]], list[str]]:
     """Proves graphs of the program as wholes, whatever a file says of them.
 

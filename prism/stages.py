@@ -137,7 +137,7 @@ def bench(own: dict[str, str], overrides: Sequence[str]) -> None:
         "config_hash": data["config_hash"],
     }
     if "graphs" in own:
-        context["search_seconds"] = given.search_result(own["graphs"], program)["seconds"]["total"]
+        context |= given.search_account(given.search_result(own["graphs"], program))
     with terminal.progress(f"bench {data['case']}") as progress:
         rows = run(program, winner, baselines, settings, out, context, progress=progress)
     for row in rows:

@@ -3,8 +3,9 @@
 Public functions, each in the module named:
 
 - `tune.tune(program, graphs, backend, budget: TuneBudget(count, seconds, seed), out_dir, threads,
-  progress=None, context=None, strategy="random", limits=None) -> dict`: `strategy` names one of
-  `strategy.STRATEGIES`, `limits` are the `race.Limits` of timing one candidate. Writes
+  progress=None, context=None, strategy="random", limits=None, proofs=None) -> dict`: `strategy`
+  names one of `strategy.STRATEGIES`, `limits` are the `race.Limits` of timing one candidate,
+  `proofs` tells which graphs are not proved, and why. Writes
   `winner.json` and `kernel.cpp` into `out_dir` and returns the content. `status` is "ok" or
   "failed" (with `reason` and `causes`, counts by cause).
 - `tune.replay(winner_dir, threads, seed=None) -> dict`: recompiles the stored source, verifies its
@@ -12,7 +13,7 @@ Public functions, each in the module named:
 - `bench.bench(program, winner_dir, baselines: list[BaselineSpec(name, adapter, options)],
   settings: BenchSettings(device, rounds, seconds, threads, seed, ...), out, context, progress=None)
   -> list[dict]`: one row a system, also written to `out` as JSON lines. `context` may hold
-  `workload`, `config`, `search_seconds`, `config_hash`.
+  `workload`, `config`, `search_seconds`, `search`, `config_hash`.
 - `bench.failures(rows) -> list[str]`: what a user must be told of rows, a line each; empty when
   Prism's kernel has a time.
 - `environment.environment(threads) -> dict`: machine, compiler, versions, commit, dirty flag.

@@ -194,7 +194,7 @@ def _prism(
 def _baseline(
     case: Case, spec: BaselineSpec, settings: BenchSettings, work: Path, template: dict
 ) -> _System:
-    row = Row(system=spec.name, **{**template, "search_seconds": None})
+    row = Row(system=spec.name, **{**template, "search_seconds": None, "search": {}})
     system = _System(row)
     # An empty cache of compiled code, so that compile_seconds is what a user waits for.
     system.env = {"TORCHINDUCTOR_CACHE_DIR": str(work / f"inductor-{spec.name}")}
@@ -206,7 +206,7 @@ def _baseline(
 
 
 def _read(case: Case, settings: BenchSettings, work: Path, template: dict) -> _System:
-    system = _System(Row(system=READ, **{**template, "search_seconds": None}))
+    system = _System(Row(system=READ, **{**template, "search_seconds": None, "search": {}}))
     system.row.controls, system.row.bound_note = {}, ""
     system.row.bound_max = system.row.bound_rms = None
     compiled = compile_trusted(read_source(case), backend_of(settings.device), work / "read")

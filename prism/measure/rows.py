@@ -60,6 +60,9 @@ class Row:
     seed: int | None = None
     rounds: int | None = None
     search_seconds: float | None = None
+    # Of the search that found the graph: seconds and candidates by stage, matches and seconds of
+    # each rule, peak memory, number of gaps.
+    search: dict = field(default_factory=dict)
     compile_seconds: float | None = None
     tune_seconds: float | None = None
     graph_id: str | None = None

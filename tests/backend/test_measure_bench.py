@@ -81,6 +81,7 @@ def test_all_systems_pass_the_gate_and_are_timed_cold_and_warm(tmp_path):
     folder = winner(tmp_path / "w", KERNEL % 64)
     out, seen = tmp_path / "rows.jsonl", []
     context = {"workload": "mine", "config": "d=16", "search_seconds": 0.25, "config_hash": "h"}
+    context["search"] = {"peak_mib": 80.0}
     rows = bench(
         program(), folder, [EAGER], settings(), out, context, progress=lambda *a: seen.append(a)
     )
@@ -101,6 +102,7 @@ def test_all_systems_pass_the_gate_and_are_timed_cold_and_warm(tmp_path):
     assert found["read"]["controls"] == {} and failures(rows) == []
     assert found["read"]["verdict"] == "n/a" and found["read"]["read_speed_fraction"] == 1
     assert found["prism"]["search_seconds"] == 0.25 and found["eager"]["search_seconds"] is None
+    assert found["prism"]["search"] == {"peak_mib": 80.0} and found["eager"]["search"] == {}
     assert found["prism"]["tune_seconds"] == 2.0 and found["prism"]["graph_id"] == "g1"
     assert found["eager"]["versions"]["torch"]
     assert seen[-1] == ("bench", 3, 3)
