@@ -114,6 +114,13 @@ def test_a_killed_run_goes_on_and_a_finished_one_does_nothing(tmp_path):
             assert (row["verdict"], row["dtype"], row["threads"]) == ("PASSED", "bf16", "2"), row
             assert float(row["median_us"]) > 0
     assert (run / "report.html").stat().st_size > 10_000
+    for path in (run / "bench").glob("*.jsonl"):
+        accounts = {r["system"]: r["search"] for r in map(json.loads, path.open())}
+        account = accounts.pop("prism")
+        assert account["gaps"] == 0 and account["ended"] == "exhausted"
+        assert account["peak_mib"] > 0 and account["rules"] and not any(accounts.values())
+        stages = {"generate", "map", "refute", "prove"}
+        assert set(account["candidates"]) == stages < set(account["seconds"])
     ablation = json.loads((run / "ablation.json").read_text())
     assert len(ablation["rows"]) == 9 and ablation["rows"][-1]["ended"] == "limit"
     assert (run / "tables/ablation.parquet").exists() and (run / "plots/growth.svg").exists()
