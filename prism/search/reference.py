@@ -35,6 +35,8 @@ _BATCH = 2048  # candidates proved in one e-graph
 class ReferenceSearch(Search):
     """The exhaustive search of one program. Raises nothing for a spent budget."""
 
+    members_share = 0.5  # here block graphs are built from the loaders up
+
     def __init__(self, *args):
         super().__init__(*args)
         self.blocks: dict[tuple[Node, ...], list[BlockGraph]] = {}

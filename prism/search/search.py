@@ -63,6 +63,8 @@ class Plan:
 class Search:
     """The guided search of one program in one piece. Raises nothing for a spent budget."""
 
+    members_share = 0.25  # of the time, so that what is found can still be cut and mapped
+
     def __init__(self, program: Program, bounds: Bounds, piece: str = ""):
         self.program, self.bounds, self.piece = program, bounds, piece
         self.result = SearchResult(program, bounds)
@@ -87,7 +89,7 @@ class Search:
         try:
             yield
         except OutOfBudget as spent:
-            self.result.ended = str(spent)
+            self.result.ended = f"{spent}, in stage {name}"
         except KeyboardInterrupt:
             self.result.ended = "interrupted"
         finally:
@@ -115,17 +117,15 @@ class Search:
         result = self.result
         plans = [self.whole()]  # whatever the budget, the program itself is in the result
         found: list[tuple[Node, ...]] = []
-        with self.stage("generate", 0.25):
+        with self.stage("generate", self.members_share):
             self.members(found)
         found.sort(key=lambda member: (operators(member), str(member)))
-        with self.stage("generate", 0.5):
+        with self.stage("generate", self.members_share + 0.25):
             self.plan([self.roots, *found], plans)
         distinct = {f.roots for plan in plans for f in plan.functions}
         result.count("generate", len(plans), len(distinct))
-        with self.stage("map", 0.6):
-            self.found.add(
-                topological(r for plan in plans for f in plan.functions for r in f.roots)
-            )
+        with self.stage("map", self.members_share + 0.35):
+            self.add(plans)
             if self.bounds.split and self.bounds.generated > 1:
                 self.add_splits(plans)
         self.show(plans)
