@@ -280,7 +280,7 @@ class Search:
         try:
             found = grids(choices, merges, self.bounds.grid, self.check)
         except OutOfBudget as spent:
-            self.result.ended = str(spent)
+            self.result.ended = f"{spent}, while maps were combined"
             found = () if merges else ((),)
         if not found:
             return None
