@@ -135,7 +135,7 @@ def test_a_suite_has_an_ablation_and_a_growth():
     ablate, growth = json.loads(found["ablate"]), json.loads(found["growth"])
     program = program_of(ablate["workload"], ablate["dtype"])
     assert program.name == "rmsnorm" and program.sizes == {"n": 8, "d": 4096, "f": 4096}
-    assert ablate["ablation"] == {"limit_s": 120} and growth["growth"] == {"seconds": 60}
+    assert ablate["ablation"] == {"limit_s": 180} and growth["growth"] == {"seconds": 60}
     smoke = json.loads(plan(["suite=smoke"])["ablate"])
     assert smoke["workload"]["d"] == 256 and smoke["ablation"]["limit_s"] < 5
 
