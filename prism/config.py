@@ -231,15 +231,8 @@ def program_of(
         and key not in names
         and re.search(rf"\b{re.escape(str(key))}\b", workload["formula"])
     }
-    return parse(
-        name,
-        workload["formula"],
-        workload["inputs"],
-        given,
-        params,
-        dtype,
-        workload.get("outputs"),
-    )
+    outputs = workload.get("outputs")
+    return parse(name, workload["formula"], workload["inputs"], given, params, dtype, outputs)
 
 
 def symbolic(workload: Mapping, dtype: str = "bf16") -> Program:
