@@ -10,6 +10,7 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 COLOURS = sns.color_palette("colorblind")
+STOPPED = "#b00020"  # of what is no time
 STYLE = {
     **sns.axes_style("whitegrid"),
     **sns.plotting_context("paper", font_scale=1.1),
@@ -42,6 +43,20 @@ def legend(ax, columns: int = 3) -> None:
     handles, labels = [h for h, _ in entries], [plain(label) for _, label in entries]
     place = {"loc": "outside upper center", "ncols": columns, "frameon": False}
     ax.figure.legend(handles, labels, fontsize=9, **place)
+
+
+def stopped_bars(ax, points: list[tuple[float, float]], width: float, why: list[str]) -> None:
+    """Open bars with an arrow for searches that were stopped there: at least so many seconds.
+
+    `why` names what stopped each. For a logarithmic axis that has room above them.
+    """
+    look = {"facecolor": "none", "edgecolor": STOPPED, "lw": 1.2, "linestyle": "--"}
+    ax.bar(*xy(points), width, label="stopped there: at least so long", **look)
+    at = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "color": STOPPED}
+    for (x, v), word in zip(points, why, strict=True):
+        arrow = {"arrowstyle": "->", "color": STOPPED, "lw": 1.5}
+        ax.annotate("", (x, v * 1.9), (x, v), arrowprops=arrow)
+        ax.annotate(f"> {v:.3g} s\n({word})", (x, v * 1.9), (0, 2), **at)
 
 
 def xy(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:

@@ -7,7 +7,7 @@ import textwrap
 import pandas as pd
 from matplotlib.figure import Figure
 
-from prism.report.drawing import COLOURS, axes, legend, plain, xy
+from prism.report.drawing import COLOURS, axes, legend, plain, stopped_bars, xy
 
 
 def ablation(table: pd.DataFrame) -> Figure | None:
@@ -53,12 +53,7 @@ def _bars(table, names: list[str], published=(), label: str = "") -> Figure | No
     for i, v in whole:
         ax.annotate(f"{v:.3g} s", (i, v), (0, 3), **at)
     if stopped:
-        look = {"facecolor": "none", "edgecolor": "#b00020", "lw": 1.2, "linestyle": "--"}
-        ax.bar(*xy(stopped), 0.6, label="stopped at this limit: at least so long", **look)
-    for i, v in stopped:
-        arrow = {"arrowstyle": "->", "color": "#b00020", "lw": 1.5}
-        ax.annotate("", (i, v * 1.9), (i, v), arrowprops=arrow)
-        ax.annotate(f"> {v:.3g} s\n(limit)", (i, v * 1.9), (0, 2), color="#b00020", **at)
+        stopped_bars(ax, stopped, 0.6, ["limit"] * len(stopped))
     if paper:
         hollow = {"mfc": "white", "mec": "#222", "mew": 1.3, "markersize": 7}
         ax.plot(*xy(paper), "D", label=label, **hollow)

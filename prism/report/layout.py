@@ -30,19 +30,20 @@ COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
         "tune_s": ("tune s", "s"),
         "other_s": ("other s", "s"),
         "total_s": ("total s", "s"),
+        "ended": ("search ended", "word"),
         "published_prism_s": ("published Prism s", "published"),
         "published_mirage_s": ("published Mirage s", "published"),
         "published_tvm_s": ("published TVM s", "published"),
     },
     "search_time": {
         "workload": ("workload", "word"),
-        "seconds_total": ("total s", "s"),
+        "spent": ("total s", "limit"),
         "published_prism_s": ("published Prism s", "published"),
         "published_mirage_s": ("published Mirage s (config. 1; 2)", "published"),
         **{f"seconds_{s}": (f"{s} s", "s") for s in STAGES},
         **{f"{s}_in_out": (f"{s} in→out", "range") for s in STAGES},
         "peak_mib": ("peak MiB", "int"),
-        "gaps": ("gaps", "int"),
+        "gaps_told": ("gaps", "words"),
         "rules": ("rules", "int"),
         "ended": ("ended", "word"),
         "reason": ("reason", "reason"),
@@ -53,7 +54,8 @@ COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
         "published_prism": ("published Prism", "published"),
         "published_mirage": ("published Mirage (config. 1; 2)", "published"),
         "graphs_all": ("all proved graphs", "words"),
-        "gaps": ("not proved, unused", "int"),
+        "gaps_told": ("not proved, unused", "words"),
+        "ended": ("search ended", "word"),
         "reason": ("reason", "reason"),
     },
     "rules": {
@@ -109,7 +111,8 @@ SECTIONS = (
         "optimization_time",
         "Seconds before a kernel is ready. A workload's search is shared by its configurations and "
         "stands in each of them, as in the paper. Prism's total is search and tuning as measured "
-        "from end to end; other is what no stage holds: inputs, reference outputs, eager's error.",
+        "from end to end; other is what no stage holds: inputs, reference outputs, eager's error. "
+        "Where a search was stopped, its column says so, and the seconds are those spent.",
         "As Figure 6, lower: seconds by stage, stacked. The paper's total for Prism stands under "
         "each configuration. Eager needs none.",
     ),
@@ -119,10 +122,13 @@ SECTIONS = (
         "search_time",
         "search_time",
         "The symbolic search alone, with the candidates that went into and came out of each stage. "
-        "Refuted candidates are not kept, only counted by cause (rejected in search/*.json). Gaps "
-        "are equal on numbers but not proved, so that no graph uses them; rules are those of the "
-        "prover that matched.",
-        "As Table 2, on a logarithmic axis.",
+        "A search that a limit or the user ended was stopped: what it ran is no time. Refuted "
+        "candidates are not kept, only counted by cause (rejected in search/*.json). Gaps are what "
+        "was not proved, so that no graph uses it, by reason: axiom gap is equal on numbers but "
+        "beyond the rules; a limit and not tried are budget that was spent before the proof. "
+        "Rules are those of the prover that matched. Stages of a program in pieces are summed over "
+        "the processes that search them, and may exceed the total.",
+        "As Table 2, on a logarithmic axis. An open bar with an arrow was stopped there.",
     ),
     (
         "graphs",
@@ -133,7 +139,8 @@ SECTIONS = (
         "count. Those of one generated kernel are set beside the paper's; all have up to two "
         "generated kernels, and calls of library operators. All operator orders, accumulator "
         "placements and mappings within the operator bound are in, a wider space than the paper's, "
-        "so the numbers compare the spaces as well.",
+        "so the numbers compare the spaces as well. What a stopped search found is a lower bound. "
+        "What was not proved is counted by reason.",
         "As Table 3, on a logarithmic axis.",
     ),
     (
@@ -142,8 +149,11 @@ SECTIONS = (
         "ablation",
         "ablation",
         "The search of graphs of one kernel with each kind of map symbolic (S) or enumerated (C), "
-        "and with grid and loop sizes enumerated as well, as Mirage does. A search that hit the "
-        "limit was stopped: the limit is no time, and what it gives is a bound.",
+        "and with grid and loop sizes enumerated as well, as Mirage does. Concrete maps are "
+        "enumerated up front, grid dimensions up to their order, and the whole search runs again "
+        "for each assignment. All assignments share one e-graph and its proved lemmas, which "
+        "favours the concrete side. A search that hit the limit was stopped: the limit is no time, "
+        "and what it gives is a bound.",
         "As Table 4, on a logarithmic axis. An open bar with an arrow was stopped there.",
     ),
     (
@@ -152,7 +162,8 @@ SECTIONS = (
         "growth",
         "growth",
         "The search of programs with ever more operators; large ones are cut into pieces. Each "
-        "piece has its own graphs, so that the number of graphs is a product.",
+        "piece has its own graphs, so that the number of graphs is a product. Stages of a program "
+        "in pieces are summed over the processes that search them, and may exceed the total.",
         "Seconds on a logarithmic axis. An open bar with an arrow was stopped there.",
     ),
     (

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from prism.errors import PrismError
 from prism.program import program_from_json
-from prism.report import facts
+from prism.report import facts, telemetry
 from prism.report.claims import FAILS, HOLDS, PARTLY, Claim
 from prism.report.layout import COLUMNS, SECTIONS, STAGES
 from prism.report.published import UNKNOWN
@@ -22,6 +22,8 @@ from prism.report.run import PRISM, Case, Run
 from prism.sgraph import SGraph
 from prism.sgraph.picture import svg
 from prism.sgraph.text import text
+
+_WHOLE = ("optimization_time", "graph_diversity")  # say how searches ended where one was stopped
 
 
 def page(
@@ -75,6 +77,8 @@ def _grid(name: str, table: pd.DataFrame) -> dict:
     columns = {c: spec for c, spec in COLUMNS[name].items() if c in table.columns}
     if not any(table.reason):
         columns.pop("reason", None)
+    if name in _WHOLE and not any(map(telemetry.stopped, table.ended)):
+        columns.pop("ended")
     if "dtype" in columns and table["dtype"].nunique() < 2:
         columns.pop("dtype")  # what ran, above, names it
     places = {c: _places(table[c]) for c, (_, how) in columns.items() if how == "published"}
@@ -136,6 +140,14 @@ def _joined(name: str, table: pd.DataFrame) -> pd.DataFrame:
         for stage in STAGES:
             ends = zip(table[f"{stage}_in"], table[f"{stage}_out"], strict=True)
             table[f"{stage}_in_out"] = ["" if pd.isna(a) else f"{a:,}→{b:,}" for a, b in ends]
+        ends = zip(table.seconds_total, table.limit_s, table.ended, strict=True)
+        table["spent"] = [
+            _seconds(s) if pd.isna(n) else f"> {n:.3g} s ({telemetry.stopped(ended)})"
+            for s, n, ended in ends
+        ]
+    if name in ("search_time", "graph_diversity"):
+        told = zip(table.gaps, table.gap_reasons, strict=True)
+        table["gaps_told"] = ["" if pd.isna(n) else f"{n:,}{why and f': {why}'}" for n, why in told]
     if name == "graph_diversity":
         shown = zip(table.graphs, table.graphs_log10, strict=True)
         table["graphs_all"] = ["" if pd.isna(n) else _graphs(every, n) for every, n in shown]

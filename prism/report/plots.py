@@ -12,9 +12,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from prism.report import extra_plots
-from prism.report.drawing import COLOURS, STYLE, axes, legend, plain, svg, xy
+from prism.report.drawing import COLOURS, STOPPED, STYLE, axes, legend, plain, stopped_bars, svg, xy
 from prism.report.published import number
 from prism.report.run import PRISM, REFERENCE, system_order
+from prism.report.telemetry import stopped as why_stopped
 
 _STAGECOLOURS = dict(zip(("search", "compile", "tune", "other"), COLOURS, strict=False))
 _HATCH = {"search": "", "compile": "//", "tune": "..", "other": "xx"}  # readable without colour
@@ -105,7 +106,10 @@ def _relative(table: pd.DataFrame) -> Figure | None:
 
 
 def _optimization(table: pd.DataFrame) -> Figure | None:
-    """Figure 6, lower: seconds until a kernel is ready, stacked by stage."""
+    """Figure 6, lower: seconds until a kernel is ready, stacked by stage.
+
+    A search that was stopped is an open part of its bar: it is not what a whole one takes.
+    """
     if not table.total_s.notna().any():
         return None
     cases = _cases(table)
@@ -119,24 +123,29 @@ def _optimization(table: pd.DataFrame) -> Figure | None:
         rows = rows.set_index(["workload", "config"])
         offset = (n - (len(systems) - 1) / 2) * width
         base = dict.fromkeys(cases, 0.0)
+        open_ends = set(rows.index[rows.ended.map(why_stopped) != ""])
         for stage, colour in _STAGECOLOURS.items():
             values = rows[f"{stage}_s"].dropna()
-            here = [c for c in cases if c in values.index]
-            if not here:
-                continue
-            ax.bar(
-                [cases.index(c) + offset for c in here],
-                [values[c] for c in here],
-                width * 0.92,
-                bottom=[base[c] for c in here],
-                color=colour,
-                edgecolor="#222",
-                linewidth=0.5,
-                hatch=_HATCH[stage],
-                label=None if stage in named else stage,
-            )
-            named.add(stage)
-            base |= {c: base[c] + values[c] for c in here}
+            for halted in (False, True):
+                here = [c for c in cases if c in values.index]
+                here = [c for c in here if (stage == "search" and c in open_ends) == halted]
+                if not here:
+                    continue
+                name = "search, stopped: at least so long" if halted else stage
+                look = {"color": colour, "edgecolor": "#222", "linewidth": 0.5}
+                if halted:
+                    look = {"facecolor": "none", "edgecolor": STOPPED, "linestyle": "--"}
+                ax.bar(
+                    [cases.index(c) + offset for c in here],
+                    [values[c] for c in here],
+                    width * 0.92,
+                    bottom=[base[c] for c in here],
+                    hatch="" if halted else _HATCH[stage],
+                    label=None if name in named else name,
+                    **look,
+                )
+                named.add(name)
+                base |= {c: base[c] + values[c] for c in here}
         for i, case in enumerate(cases):
             if case in rows.index:
                 note = {"ha": "center", "rotation": 90, "fontsize": 8, "va": "bottom"}
@@ -152,7 +161,7 @@ def _optimization(table: pd.DataFrame) -> Figure | None:
 
 
 def _search(table: pd.DataFrame) -> Figure | None:
-    """Table 2: seconds of search alone."""
+    """Table 2: seconds of search alone; one that was stopped is an open bar, and no time."""
     published = ("published: Prism, 96 threads", table.published_prism_s)
     return _by_workload(table, table.seconds_total, published, "published_mirage_s", "seconds")
 
@@ -170,21 +179,31 @@ def _by_workload(table, ours, published, mirage: str, label: str, wider=None) ->
     """One mark a workload for what was measured, and hollow ones for what was published.
 
     `wider` is what the marks are of, and the values of all kinds, which get a mark of their own.
+    A search that was stopped is an open bar of `limit_s`, where the table has it, and what it
+    counted a lower bound.
     """
     measured = [(i - 0.15, float(v)) for i, v in enumerate(ours) if pd.notna(v)]
-    if not measured:
+    limits = table.limit_s if "limit_s" in table else [None] * len(table)
+    stopped = [(i - 0.15, float(v)) for i, v in enumerate(limits) if pd.notna(v)]
+    ended = [why_stopped(e) for e in table.ended]
+    if not measured and not stopped:
         return None
     figure, ax = axes(max(9.0, 1.3 * len(table) + 1), 3.6)
     kind, values = wider or ("", ())
     ours_are = f"measured: Prism{kind and ', ' + kind}"
-    ax.plot(*xy(measured), "s", color=COLOURS[0], markersize=9, label=ours_are)
+    ax.set_yscale("log")
+    if measured:
+        ax.plot(*xy(measured), "s", color=COLOURS[0], markersize=9, label=ours_are)
+    if stopped:
+        stopped_bars(ax, stopped, 0.2, [ended[round(x + 0.15)] for x, _ in stopped])
     every = [(i - 0.15, float(v)) for i, v in enumerate(values) if pd.notna(v)]
     if every:
         ax.plot(*xy(every), "v", color=COLOURS[2], markersize=9, label="measured: Prism, all")
     for x, v in [*measured, *every]:
         where = {"textcoords": "offset points", "ha": "right", "va": "center"}
         text = f"{v:.0e}" if v >= 1e9 else f"{v:,.0f}" if v >= 100 else f"{v:.3g}"
-        ax.annotate(text, (x, v), (-7, 0), **where)
+        least = "≥ " if ended[round(x + 0.15)] else ""
+        ax.annotate(least + text, (x, v), (-7, 0), **where)
     prism = [(i + 0.05, float(v)) for i, v in enumerate(published[1]) if pd.notna(v)]
     both = [(i + 0.2, cell) for i, text in enumerate(table[mirage]) for cell in text.split("; ")]
     found = [(x, number(cell)) for x, cell in both if number(cell) is not None]
@@ -198,11 +217,11 @@ def _by_workload(table, ours, published, mirage: str, label: str, wider=None) ->
         if points:
             hollow = {"mfc": "white", "mew": 1.3, "markersize": 7, "mec": colour}
             ax.plot(*xy(points), marker, label=text, **hollow)
-    ax.set_yscale("log")
-    values = [v for _, v in [*measured, *every, *prism, *found, *bounds] if v > 0] or [1.0]
-    ax.set_ylim(min(values) / 2, max(values) * 2)
+    values = [*measured, *stopped, *every, *prism, *found, *bounds]
+    values = [v for _, v in values if v > 0] or [1.0]
+    ax.set_ylim(min(values) / 2, max(values) * (12 if stopped else 2))
     ax.yaxis.set_major_formatter(lambda v, _: f"{v:,g}")
-    missing = [i - 0.15 for i, v in enumerate(ours) if pd.isna(v)]
+    missing = [i - 0.15 for i, v in enumerate(ours) if pd.isna(v) and pd.isna(limits[i])]
     if missing:
         low = [ax.get_ylim()[0] * 1.2] * len(missing)
         ax.plot(missing, low, "x", color="#b00020", mew=2, label="not measured")

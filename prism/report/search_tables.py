@@ -15,33 +15,35 @@ from prism.report.run import Run
 _STAGES = ("generate", "map", "refute", "prove")
 _MAPS = ("imap", "fmap", "omap")
 LIMIT = "limit"  # how a row of an ablation ended that was stopped
-DONE = "exhausted"
 _MOST = 2**53  # the largest count that passes through a column of numbers unchanged
 
 
 def search_time(run: Run, published: Published) -> pd.DataFrame:
     """Table 2, with seconds and candidates by stage.
 
-    `peak_mib` is the most memory, `gaps` what was equal on numbers but not proved, `rules` how many
-    rules of the prover matched.
+    A search that a limit or the user ended has no `seconds_total`: `limit_s` is how long it ran,
+    and `ended` says why. `peak_mib` is the most memory, `gaps` what was not proved, for want of a
+    rule or of budget (`gap_reasons`), `rules` how many rules of the prover matched.
     """
     records = [
         _search_record(workload, run.searches.get(workload), published.search_of(workload))
         for workload in run.workloads
     ]
     whole = [f"{stage}_{end}" for stage in _STAGES for end in ("in", "out")]
-    text = ["workload", "published_mirage_s", "ended", "status", "reason"]
+    text = ["workload", "published_mirage_s", "gap_reasons", "ended", "status", "reason"]
     return frame_of(records, _search_record("", None, {}), text, [*whole, "gaps", "rules"])
 
 
 def _search_record(workload: str, search: Mapping | None, paper: Mapping[str, str]) -> dict:
     found = search or {}
     seconds, candidates = found.get("seconds") or {}, found.get("candidates") or {}
+    stopped, total = telemetry.stopped(found.get("ended")), seconds.get("total")
     record = {
         "workload": workload,
-        "seconds_total": seconds.get("total"),
+        "seconds_total": None if stopped else total,
         "published_prism_s": number(paper.get("prism_shared_s")),
         "published_mirage_s": both(paper, "mirage", "_s"),
+        "limit_s": total if stopped else None,
     }
     record |= {f"seconds_{stage}": seconds.get(stage) for stage in _STAGES}
     for stage in _STAGES:
@@ -49,7 +51,7 @@ def _search_record(workload: str, search: Mapping | None, paper: Mapping[str, st
         record |= {f"{stage}_{end}": counts.get(end) for end in ("in", "out")}
     return record | {
         "peak_mib": found.get("peak_mib"),
-        "gaps": _gaps(search),
+        **_gaps(search),
         "rules": len(telemetry.rules(found)) if search else None,
         "ended": found.get("ended"),
         **_status(search),
@@ -60,14 +62,15 @@ def graph_diversity(run: Run, published: Published) -> pd.DataFrame:
     """Table 3: proved graphs that differ in operators, kernels or mapping.
 
     `graphs` is empty where there are more than fit an integer; `graphs_log10` always tells. `gaps`
-    are members and lemmas that were not proved; no graph uses them.
+    are members and lemmas that were not proved, `gap_reasons` why; no graph uses them. Counts of a
+    search that did not end by itself (`ended`) are lower bounds.
     """
     records = [
         _graphs_record(workload, run.searches.get(workload), published.graphs_of(workload))
         for workload in run.workloads
     ]
     whole = ("graphs", "graphs_single_kernel", "published_prism", "gaps")
-    text = ["workload", "published_mirage", "status", "reason"]
+    text = ["workload", "published_mirage", "gap_reasons", "ended", "status", "reason"]
     return frame_of(records, _graphs_record("", None, {}), text, whole)
 
 
@@ -80,8 +83,9 @@ def _graphs_record(workload: str, search: Mapping | None, paper: Mapping[str, st
         "graphs_single_kernel": counts.get("single_kernel"),
         "published_prism": number(paper.get("prism_shared")),
         "published_mirage": both(paper, "mirage"),
-        "gaps": _gaps(search),
+        **_gaps(search),
         "graphs_log10": math.log10(every) if every else None,
+        "ended": (search or {}).get("ended"),
         **_status(search),
     }
 
@@ -141,7 +145,7 @@ def growth(found: Mapping) -> pd.DataFrame:
     """The search of ever larger programs; one that was stopped has `limit_s` and no seconds."""
     records = []
     for row in found["rows"]:
-        stopped = row["ended"] != DONE
+        stopped = bool(telemetry.stopped(row["ended"]))
         total = row["seconds"]["total"]
         stages = {f"seconds_{s}": row["seconds"].get(s) for s in _STAGES}
         records.append(
@@ -163,5 +167,7 @@ def _concrete(row: Mapping) -> bool:
     return any(row[key] == "C" for key in (*_MAPS, "sizes"))
 
 
-def _gaps(search: Mapping | None) -> int | None:
-    return None if search is None else len(search.get("gaps") or ())
+def _gaps(search: Mapping | None) -> dict[str, object]:
+    if search is None:
+        return {"gaps": None, "gap_reasons": ""}
+    return {"gaps": len(search.get("gaps") or ()), "gap_reasons": telemetry.gap_reasons(search)}

@@ -98,23 +98,27 @@ def optimization_time(run: Run, published: Published) -> pd.DataFrame:
     Prism's total is its search's and its tuning's, each as measured from end to end. `other_s` is
     what no stage accounts for: making the inputs, the reference outputs and eager's error.
     Prism's search is shared by all configurations of a workload and stands in each of them, as in
-    the paper. The published columns are the totals of Figure 6 for the configuration.
+    the paper; `ended` says how it ended, and the seconds of one that was stopped are those spent,
+    not those of a whole search. The published columns are the totals of Figure 6 for the
+    configuration.
     """
     records = []
     for case in run.cases:
         paper = published.total_of(case.workload, case.sizes)
         rows = [row for row in case.rows if row["system"] != REFERENCE]
         for row in _with_prism(run, case, rows):
-            records.append(_optimization_record(row, _seconds(run, case, row), paper))
-    template = _optimization_record({}, _seconds(run, Case(""), {}), {})
-    text = "workload config system published_prism_s published_mirage_s published_tvm_s"
+            ended = _ended(run, case, row)
+            records.append(_optimization_record(row, _seconds(run, case, row), ended, paper))
+    template = _optimization_record({}, _seconds(run, Case(""), {}), "", {})
+    text = "workload config system ended published_prism_s published_mirage_s published_tvm_s"
     return frame_of(records, template, [*text.split(), "status", "reason"])
 
 
-def _optimization_record(row: dict, seconds: dict, paper: dict) -> dict:
+def _optimization_record(row: dict, seconds: dict, ended: str, paper: dict) -> dict:
     return {
         **{k: row.get(k) for k in ("workload", "config", "system")},
         **seconds,
+        "ended": ended,
         **{f"published_{k}": paper.get(k) for k in ("prism_s", "mirage_s", "tvm_s")},
         **{k: row.get(k) for k in ("status", "reason")},
     }
@@ -188,6 +192,14 @@ def _seconds(run: Run, case: Case, row: dict) -> dict[str, float | None]:
         total = _total([seconds["search"], measured["total"]])
         other = max(0.0, measured["total"] - _total([seconds["compile"], seconds["tune"], 0.0]))
     return {f"{k}_s": v for k, v in (seconds | {"other": other, "total": total}).items()}
+
+
+def _ended(run: Run, case: Case, row: Mapping) -> str:
+    """How the search ended whose seconds stand in Prism's row; other systems have none."""
+    if row.get("system") != PRISM:
+        return ""
+    told = row.get("search") if isinstance(row.get("search"), dict) else {}
+    return str(told.get("ended") or (run.searches.get(case.workload) or {}).get("ended") or "")
 
 
 def _total(seconds: Iterable[float | None]) -> float | None:

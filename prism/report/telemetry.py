@@ -1,10 +1,35 @@
-"""What a search spent on its rules, by name."""
+"""What a search says of itself: how it ended, what it did not prove, what its rules cost."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 
 ANALYSIS = "axes of results"  # rules that derive axes alone, one an operator
+DONE = "exhausted"  # how a search ended that no limit and no user did
+
+
+def stopped(ended: object) -> str:
+    """`limit` or `interrupted` for a search that was, whose seconds are no time; else empty.
+
+    `ended` is what its result says, and nothing where there is no search.
+    """
+    if not ended or ended == DONE:
+        return ""
+    return "interrupted" if str(ended).endswith("interrupted") else "limit"
+
+
+def gaps(search: Mapping) -> list[tuple[str, int]]:
+    """(reason, how many) of what a search did not prove, most first."""
+    reasons = (str(gap["reason"]) for gap in search.get("gaps") or ())
+    counts = Counter(re.sub(r" at pair \d+$", "", reason) for reason in reasons)
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def gap_reasons(search: Mapping) -> str:
+    """The same in words: `axiom gap 7, not tried 2`."""
+    return ", ".join(f"{reason} {count}" for reason, count in gaps(search))
 
 
 def rules(search: Mapping) -> list[tuple[str, int, float]]:

@@ -80,6 +80,12 @@ def space(count: int) -> Space:
     return Space((Piece((kernel,), (steps, steps * 2)),))
 
 
+STOPPED = {  # of a search
+    "ended": "time limit of 60 s, in stage map",
+    "seconds": {"generate": 0.1, "map": 59.0, "refute": 0.1, "prove": 0.8, "total": 60.0},
+}
+
+
 def search(workload: str, count: int = 3, every: int | None = None) -> dict:
     stages = {s: {"in": 40, "out": 20} for s in ("generate", "map", "refute", "prove")}
     found = space(count)

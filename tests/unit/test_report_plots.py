@@ -60,6 +60,7 @@ def test_stages_are_stacked_on_each_other():
     records = [
         {"workload": w, "config": c, "system": "prism", "search_s": 1.0, "compile_s": 2.0}
         | {"tune_s": tune, "other_s": 0.5, "total_s": 3.5 + tune, "published_prism_s": published}
+        | {"ended": "exhausted"}
         for (w, c), tune, published in zip(CASES, [4.0, 5.0], ["135", ""], strict=True)
     ]
     (ax,) = plots._optimization(pd.DataFrame(records)).axes
@@ -78,6 +79,8 @@ def test_published_marks_keep_limits_apart_from_values():
             "seconds_total": [0.5, None, 2.0],
             "published_prism_s": [0.3, 871.0, None],
             "published_mirage_s": ["11.6; 13.0", ">3600; >3600", ""],
+            "limit_s": None,
+            "ended": ["exhausted", "", "exhausted"],
         }
     )
     figure = plots._search(table)
@@ -93,14 +96,17 @@ def test_a_plot_without_measured_values_is_left_out():
     empty = pd.DataFrame(
         {"workload": ["a"], "graphs_single_kernel": [None], "graphs_log10": [None]}
     )
-    empty = empty.assign(published_prism=[9], published_mirage=["1; 8"])
+    empty = empty.assign(published_prism=[9], published_mirage=["1; 8"], ended="")
     assert plots._graphs(empty) is None
 
 
 def test_all_graphs_stand_beside_those_of_one_kernel():
     table = pd.DataFrame({"workload": ["a", "b"], "graphs_single_kernel": [140, 0]})
     table = table.assign(graphs_log10=[4.0, 400.0], published_prism=[9, None], published_mirage="")
+    table = table.assign(ended=["p_1: interrupted", "exhausted"])
     figure = plots._graphs(table)
+    texts = [t.get_text() for t in figure.axes[0].texts]
+    assert texts == ["≥ 140", "0", "≥ 10,000", "1e+200"], "what a stopped search found is a bound"
     marks = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].lines}
     assert marks["measured: Prism, of one kernel"] == [140, 0]
     assert marks["measured: Prism, all"] == [1e4, 1e200], (
@@ -134,7 +140,7 @@ def test_a_limit_is_an_open_bar_with_an_arrow():
     (paper,) = ax.lines
     assert list(paper.get_ydata()) == [0.3, 312] and paper.get_markerfacecolor() == "white"
     assert [t.get_text() for t in ax.get_xticklabels()] == ["SSS", "CCC", "CCC\n+ sizes"]
-    assert "stopped at this limit: at least so long" in labels(figure)
+    assert "stopped there: at least so long" in labels(figure)
     table[["seconds", "limit_s"]] = None
     assert extra_plots.ablation(table) is None
 
@@ -147,3 +153,25 @@ def test_growth_shows_operators_and_limits():
     assert bars_of(figure) == ([0.2], [60.0])
     ticks = [t.get_text() for t in figure.axes[0].get_xticklabels()]
     assert ticks == ["7 operators\n1 piece\nnorm", "90 operators\n9 pieces\nall of the\nlayers"]
+
+
+def test_a_stopped_search_is_an_open_bar_beside_the_times_of_others():
+    table = pd.DataFrame({"workload": ["a", "b"], "seconds_total": [0.5, None]})
+    table = table.assign(limit_s=[None, 60.0], published_prism_s=[0.3, 871.0])
+    ended = ["exhausted", "time limit of 60 s, in stage map"]
+    figure = plots._search(table.assign(ended=ended, published_mirage_s=""))
+    (ax,) = figure.axes
+    assert bars_of(figure) == ([], [60.0])
+    marks = {line.get_marker(): list(line.get_ydata()) for line in ax.lines}
+    assert marks == {"s": [0.5], "D": [0.3, 871.0]}, "stopped is neither a time nor missing"
+    assert "> 60 s\n(limit)" in [t.get_text() for t in ax.texts]
+    assert "stopped there: at least so long" in labels(figure)
+
+
+def test_the_part_of_a_stopped_search_is_open():
+    table = pd.DataFrame(CASES, columns=["workload", "config"]).assign(system="prism")
+    table = table.assign(search_s=[60.0, 0.2], compile_s=2.0, tune_s=4.0, other_s=1.0)
+    table = table.assign(total_s=[67.0, 7.2], ended=["time limit of 60 s", "exhausted"])
+    figure = plots._optimization(table.assign(published_prism_s=""))
+    assert bars_of(figure) == ([0.2, 2, 2, 4, 4, 1, 1], [60.0])
+    assert {"search", "search, stopped: at least so long"} <= set(labels(figure))

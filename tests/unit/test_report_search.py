@@ -5,7 +5,19 @@ import re
 
 import pandas as pd
 import pytest
-from report_runs import ALL_CASES, CASE, ablation, growth, make_run, put, search, table, verdicts
+from report_runs import (
+    ALL_CASES,
+    CASE,
+    STOPPED,
+    ablation,
+    growth,
+    make_run,
+    put,
+    row,
+    search,
+    table,
+    verdicts,
+)
 
 from prism.report import build
 
@@ -73,6 +85,96 @@ def test_a_winner_that_the_search_does_not_hold_fails_the_claim(tmp_path):
         "winners of all configurations come from one search: none; not so: rmsnorm",
         "does not hold",
     )
+
+
+# Limits -----------------------------------------------------------------------------------
+
+SECONDS = "One symbolic search serves all configurations of a workload, in 0.3 to 871 s, "
+SECONDS += "less than Mirage's searches of them (Table 2, 96 threads)"
+
+
+def stop(run, workload: str, **changes) -> None:
+    path = run / f"search/{workload}.json"
+    put(path, json.loads(path.read_text()) | STOPPED | changes)
+
+
+def test_a_search_that_was_stopped_has_no_time(tmp_path):
+    run = make_run(tmp_path, list(ALL_CASES)[:3])
+    stop(run, "rmsnorm_mlp")
+    page = build(run).read_text()
+    whole, stopped = table(run, "search_time")
+    assert (whole["seconds_total"], whole["limit_s"], whole["ended"]) == ("0.21", "", "exhausted")
+    assert (stopped["seconds_total"], stopped["limit_s"]) == ("", "60.0")
+    assert stopped["ended"] == STOPPED["ended"]
+    assert "&gt; 60 s (limit)" in section(page, "search")
+    for name in ("optimization_time", "graph_diversity"):
+        ended = {
+            r["workload"]: r["ended"]
+            for r in table(run, name)
+            if r.get("system") in (None, "prism")
+        }
+        assert ended == {"rmsnorm": "exhausted", "rmsnorm_mlp": STOPPED["ended"]}, name
+    assert {r["ended"] for r in table(run, "optimization_time") if r["system"] == "eager"} == {""}
+    shown = section(page, "optimization"), section(page, "graphs")
+    assert all(f'<td class="word">{STOPPED["ended"]}</td>' in part for part in shown)
+
+
+def test_how_a_search_ended_is_no_column_where_all_did_by_themselves(tmp_path):
+    page = build(make_run(tmp_path)).read_text()
+    assert "search ended</th>" not in page and "exhausted</td>" in section(page, "search")
+
+
+def test_seconds_of_a_stopped_search_do_not_make_the_claim_hold(tmp_path):
+    run = make_run(tmp_path, list(ALL_CASES))
+    assert verdicts(run)[SECONDS][1] == "holds"
+    stop(run, "rmsnorm_mlp")  # 60 s are less than the published 871
+    said, verdict = verdicts(run)[SECONDS]
+    assert verdict == "not decided: stopped"
+    assert said.startswith("at least 60.8 s in all, published 955.3; ")
+    assert "on 4 of 5 workloads; at least 60 s for the longest" in said
+    assert "bound of 10 s: does not hold); no slower than published on 4 of 5" in said
+    assert "rmsnorm_mlp at least 60 s (published 871)" in said
+    stop(run, "rmsnorm_mlp", seconds=STOPPED["seconds"] | {"total": 5.0})
+    assert "bound of 10 s: not decided: stopped)" in verdicts(run)[SECONDS][0]
+    stop(run, "rmsnorm")  # 60 s are more than Mirage's 24.6
+    assert verdicts(run)[SECONDS][1] == "does not hold"
+
+
+def test_too_few_graphs_of_a_stopped_search_decide_nothing(tmp_path):
+    claim = "9 to 23 unique graphs a workload, more than Mirage (Table 3)"
+    run = make_run(tmp_path)
+    assert verdicts(run)[claim][1] == "does not hold"
+    stop(run, "rmsnorm", ended="p_1: interrupted")
+    said, verdict = verdicts(run)[claim]
+    assert verdict == "not decided: stopped" and "rmsnorm at least 3 (published 9)" in said
+    assert "&gt; 60 s (interrupted)" in section((run / "report.html").read_text(), "search")
+
+
+def test_a_total_with_a_stopped_search_is_not_held_against_mirage(tmp_path):
+    run = make_run(tmp_path)
+    path = run / f"bench/{CASE}.jsonl"
+    slow = row(CASE, "mirage", 110.0) | {"tune_seconds": 5000.0}
+    path.write_text(path.read_text() + json.dumps(slow) + "\n")
+    claim = "Up to 3.4x less total optimization time than Mirage"
+    assert verdicts(run)[claim][1] == "holds"
+    stop(run, "rmsnorm")
+    said, verdict = verdicts(run)[claim]
+    assert verdict == "not decided: stopped" and said.endswith(
+        "1 left out whose search was stopped"
+    )
+
+
+def test_gaps_are_counted_by_reason(tmp_path):
+    run = make_run(tmp_path)
+    reasons = ["not tried", "axiom gap at pair 0", "axiom gap at pair 3", "time limit"]
+    found = search("rmsnorm") | {"gaps": [{"what": "exp(X)", "reason": r} for r in reasons]}
+    put(run / "search/rmsnorm.json", found)
+    page = build(run).read_text()
+    for name, anchor in (("search_time", "search"), ("graph_diversity", "graphs")):
+        (counted,) = table(run, name)
+        assert counted["gaps"] == "4"
+        assert counted["gap_reasons"] == "axiom gap 2, not tried 1, time limit 1"
+        assert ">4: axiom gap 2, not tried 1, time limit 1</td>" in section(page, anchor)
 
 
 # Ablation ---------------------------------------------------------------------------------
