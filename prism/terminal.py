@@ -21,7 +21,7 @@ _LINES = {"families": 10, "causes": 7, "rules": 5, "gaps": 5}  # of a summary, a
 
 def summary(result: Mapping) -> None:
     """The search at a glance: stages, counts, what was not proved, causes of rejection, rules."""
-    from prism.report.telemetry import rules
+    from prism.report.telemetry import gap_reasons, rules
 
     rows = [
         [stage, f"{result['seconds'][stage]:.2f}", f"{counts['in']:,}", f"{counts['out']:,}"]
@@ -29,6 +29,10 @@ def summary(result: Mapping) -> None:
     ]
     rows.append(["total", f"{result['seconds']['total']:.2f}", "", ""])
     _table(f"search {result['workload']}", ("stage", "seconds", "in", "out"), rows, 1)
+    if len(result["space"]) > 1:
+        print(
+            "stages are summed over pieces, whose processes may take more together than the total"
+        )
     counts = result["graphs"]
     print(
         f"graphs proved: {amount(counts['all'])}, of one kernel {amount(counts['single_kernel'])}; "
@@ -36,7 +40,7 @@ def summary(result: Mapping) -> None:
     )
     if result.get("cached"):
         print("cached: nothing was searched; the seconds and the memory are those measured then")
-    _telling("not proved, unused", len(result["gaps"]))
+    _telling("not proved, unused", len(result["gaps"]), gap_reasons(result))
     for gap in result["gaps"][: _LINES["gaps"]]:
         print(f"  {one_line(gap['what'])}: {one_line(gap['reason'])}")
     _cut(len(result["gaps"]), "gaps", "more")
@@ -63,8 +67,8 @@ def one_line(text: str) -> str:
     return line if len(line) <= 96 else f"{line[:93]}..."
 
 
-def _telling(what: str, count: int) -> None:
-    print(f"{what}: {f'{count:,}' if count else 'none'}")
+def _telling(what: str, count: int, parts: str = "") -> None:
+    print(f"{what}: {f'{count:,}' if count else 'none'}{parts and f' ({parts})'}")
 
 
 def _cut(count: int, kind: str, what: str) -> None:

@@ -150,6 +150,34 @@ def test_a_program_in_pieces_is_shown_by_piece(capsys):
     assert len(names) == 12 * 12 and names[0] == "0.0+0.0", "no graph is one kernel"
 
 
+ACCOUNT = {
+    "seconds": {"map": 3.0, "total": 2.0},
+    "candidates": {"map": {"in": 4, "out": 2}},
+    "graphs": {"all": 4, "single_kernel": 0},
+    **{"ended": "exhausted", "peak_mib": 100.0, "rejected": {}, "rules": {}, "gaps": []},
+}
+
+
+def test_a_summary_says_that_stages_are_summed_over_pieces(capsys):
+    from prism import terminal
+
+    (piece,) = space_of().pieces
+    for pieces, said in (((piece,), False), ((piece, piece), True)):
+        terminal.summary(stored_search(Space(pieces), **ACCOUNT))
+        assert ("stages are summed over pieces" in capsys.readouterr().out) == said
+
+
+def test_a_summary_counts_what_was_not_proved_by_reason(capsys):
+    from prism import terminal
+
+    reasons = ["axiom gap at pair 0", "not tried", "not tried"]
+    unproved = {"gaps": [{"what": "exp(X)", "reason": reason} for reason in reasons]}
+    terminal.summary(stored_search(**ACCOUNT | unproved))
+    assert "not proved, unused: 3 (not tried 2, axiom gap 1)\n" in capsys.readouterr().out
+    terminal.summary(stored_search(**ACCOUNT))
+    assert "not proved, unused: none\n" in capsys.readouterr().out
+
+
 def test_the_examples_differ_and_the_rest_is_counted(capsys):
     from prism import terminal
 
