@@ -1,4 +1,4 @@
-# `make artifact` reproduces the paper's evaluation, `make test` checks the project. Both set up what they need.
+# `make artifact` reproduces the paper's evaluation, `make test` checks the project. All targets set up what they need.
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
@@ -7,7 +7,7 @@ CORES ?= all
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
-.PHONY: artifact smoke test clean
+.PHONY: artifact smoke test test-slow clean
 .DELETE_ON_ERROR:
 
 artifact: compiler $(READY)
@@ -23,6 +23,10 @@ test: compiler $(READY)
 	lint-imports
 	snakemake --lint
 	python -m pytest -n 2 -m "not slow" tests
+
+# Many more random programs, and larger ones, through the search and the prover.
+test-slow: compiler $(READY)
+	python -m pytest -n 2 -m slow tests
 
 clean:
 	rm -rf $(VENV)
