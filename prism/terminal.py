@@ -27,7 +27,7 @@ def summary(result: Mapping) -> None:
         [stage, f"{result['seconds'][stage]:.2f}", f"{counts['in']:,}", f"{counts['out']:,}"]
         for stage, counts in result["candidates"].items()
     ]
-    rows.append(["total", f"{result['seconds']['total']:.2f}", "", ""])
+    rows.append(["total", _total(result), "", ""])
     _table(f"search {result['workload']}", ("stage", "seconds", "in", "out"), rows, 1)
     if len(result["space"]) > 1:
         print(
@@ -54,6 +54,14 @@ def summary(result: Mapping) -> None:
     for name, matches, seconds in costs[: _LINES["rules"]]:
         print(f"  {matches:,} in {1e3 * seconds:.3g} ms: {one_line(name)}")
     _cut(len(costs), "rules", "other rules")
+
+
+def _total(found: Mapping) -> str:
+    """The seconds of a search; those of one that was stopped are no time, and say so."""
+    from prism.report.telemetry import stopped
+
+    total, why = found["seconds"]["total"], stopped(found["ended"])
+    return f"> {total:.2f} ({why})" if why else f"{total:.2f}"
 
 
 def amount(number: int) -> str:
@@ -244,7 +252,7 @@ def growth(found: Mapping) -> None:
     rows = [
         [
             *(str(row[key]) for key in columns[:3]),
-            f"{row['seconds']['total']:.2f}",
+            _total(row),
             f"10^{row['graphs_log10']:.1f}",
             *(f"{row[key]:,.0f}" for key in ("kernels", "peak_mib")),
             row["ended"],

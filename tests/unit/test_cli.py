@@ -167,6 +167,24 @@ def test_a_summary_says_that_stages_are_summed_over_pieces(capsys):
         assert ("stages are summed over pieces" in capsys.readouterr().out) == said
 
 
+@pytest.mark.parametrize(
+    ("ended", "shown"),
+    [
+        ("exhausted", " 2.00 "),
+        ("time limit of 2 s, in stage map", " > 2.00 (limit) "),
+        ("p_1: interrupted", " > 2.00 (interrupted) "),
+    ],
+)
+def test_what_a_stopped_search_ran_is_no_time(capsys, ended, shown):
+    from prism import terminal
+
+    terminal.summary(stored_search(**ACCOUNT | {"ended": ended}))
+    assert shown in next(x for x in capsys.readouterr().out.splitlines() if "total" in x)
+    row = {"program": "gate", "operators": 4, "pieces": 1, "graphs_log10": 2.0, "kernels": 9}
+    terminal.growth({"rows": [ACCOUNT | row | {"ended": ended}]})
+    assert shown in capsys.readouterr().out
+
+
 def test_a_summary_counts_what_was_not_proved_by_reason(capsys):
     from prism import terminal
 
