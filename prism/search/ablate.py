@@ -8,21 +8,21 @@ functions of the search itself, find the same graphs, and prove their lemmas onc
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement, product
-from math import comb, prod
+from itertools import combinations, product
+from math import comb
 from statistics import median
 
-from prism.program.node import Node
+from prism.program.node import Node, topological
 from prism.program.program import Program
 from prism.program.serial import program_to_json
 from prism.search.bounds import Bounds
-from prism.search.cuts import Function
-from prism.search.kernels import Loops, any_axis, grid_choices, grids
+from prism.search.budget import Budget, OutOfBudget
+from prism.search.kernels import Loops, any_axis, grid_choices, grids, no_axis
 from prism.search.members import members, operators
-from prism.search.search import OutOfBudget, Plan, Search
+from prism.search.plans import in_one_kernel
+from prism.search.search import Search
 from prism.sgraph.graph import GRID_DIMS
 from prism.verify.prove import saturated_table
 
@@ -107,23 +107,22 @@ class _Ablation(Search):
 
     def run_all(self) -> None:
         """Runs until the end or the limit."""
-        self.start, self.deadline = time.perf_counter(), self.bounds.seconds
+        self.budget = Budget(self.bounds, self.result)  # which starts now
         try:
             self.prepare()
             for grid, loop, sizes in self.assignments():
-                self.check()
+                self.budget.check()
                 self.once(grid, loop, sizes)
                 self.tried += 1
             self.done = True
         except OutOfBudget:
             pass
-        self.total = time.perf_counter() - self.start
+        self.total = self.budget.spent
 
     def prepare(self) -> None:
         """E-graph and lemmas, which do not depend on any map."""
-        self.table = saturated_table(self.roots, self.limits())
-        everything = list(self.members_of())
-        plans = [Plan(roots, (), (Function(roots, ()),)) for roots in everything]
+        self.table = saturated_table(self.roots, self.budget.limits())
+        plans = list(map(in_one_kernel, self.members_of()))
         self.add(plans)
         self.show(plans)
 
@@ -131,7 +130,10 @@ class _Ablation(Search):
         """The members of the e-class, each as its roots."""
         classes, roots, _ = self.table
         bound = operators(self.roots) + self.bounds.extra_operators
-        return members(classes, roots, self.program.inputs, bound)
+        allowed = self.bounds.allowed(self.program)
+        for member in members(classes, roots, self.program.inputs, bound):
+            if all(node.op in allowed for node in topological(member)):
+                yield member
 
     def once(self, grid: Grid | None, loop: dict | None, sizes: dict[str, int] | None) -> None:
         """The search under one assignment; what it finds joins the graphs of the others."""
@@ -139,8 +141,10 @@ class _Ablation(Search):
             found = self.grids_under(roots, grid)
             if not found:
                 continue
-            options = any_axis if loop is None else lambda node: (loop[node.arg],)
-            finder = Loops(roots, self.found, self.rejected, self.check, options)
+            options = any_axis if self.bounds.loop else no_axis
+            if loop is not None:
+                options = lambda node: (loop[node.arg],)  # noqa: E731
+            finder = Loops(roots, self.found, self.rejected, self.budget.check, options)
             finder.run()
             for split, inside, kinds in finder.result:
                 if sizes is None or self.divides(found, split, sizes):
@@ -149,7 +153,7 @@ class _Ablation(Search):
     def grids_under(self, roots: tuple[Node, ...], grid: Grid | None) -> set[tuple]:
         """Grid mappings that a grid's concrete maps allow."""
         if grid is None:
-            choices = grid_choices(roots, self.found, self.fresh, self.rejected, self.check)
+            choices = grid_choices(roots, self.found, self.fresh, self.rejected, self.budget.check)
             return set(grids(choices, (), self.bounds.grid))
         choices = []
         for maps in grid:
@@ -158,7 +162,7 @@ class _Ablation(Search):
                 self.found,
                 self.fresh,
                 self.rejected,
-                self.check,
+                self.budget.check,
                 (lambda node, m=maps: (m[node.arg],))
                 if "imap" in self.variant.concrete
                 else any_axis,
@@ -192,7 +196,8 @@ class _Ablation(Search):
     # Assignments --------------------------------------------------------------------------
 
     def assignments(self) -> Iterator[tuple[Grid | None, dict | None, dict[str, int] | None]]:
-        """All assignments of what is concrete; grid dimensions up to their order."""
+        """All assignments of what is concrete; grid dimensions up to their order, no two alike: a
+        map that two of them share partitions an axis twice, or nothing (equation (2))."""
         for grid in self.concrete_grids():
             for loop in self.concrete_loops():
                 if not self.variant.sizes:
@@ -207,7 +212,7 @@ class _Ablation(Search):
             yield None
             return
         for count in range(self.bounds.grid + 1):
-            yield from combinations_with_replacement(self.one_dimension(), count)
+            yield from combinations(self.one_dimension(), count)
 
     def one_dimension(self) -> list[dict[str, str | None]]:
         """Every map of one grid dimension, as far as maps are concrete."""
@@ -223,7 +228,8 @@ class _Ablation(Search):
             yield None
             return
         inputs = self.program.inputs
-        for chosen in product(*map(any_axis, inputs.values())):
+        options = any_axis if self.bounds.loop else no_axis
+        for chosen in product(*map(options, inputs.values())):
             yield dict(zip(inputs, chosen, strict=True))
 
     def powers(self) -> list[int]:
@@ -233,13 +239,11 @@ class _Ablation(Search):
 
     def assignments_all(self) -> int:
         """How many assignments there are."""
-        width = prod(len(any_axis(n)) for n in self.program.inputs.values())
-        loops = width if "fmap" in self.variant.concrete else 1
+        loops = sum(1 for _ in self.concrete_loops())
         if not self.variant.concrete & {"imap", "omap"}:
             return loops
         values = len(self.powers()) if self.variant.sizes else 1
         looped = 1 + (loops - 1) * values if loops > 1 else 1
         return looped * sum(
-            comb(len(self.one_dimension()) + k - 1, k) * values**k
-            for k in range(self.bounds.grid + 1)
+            comb(len(self.one_dimension()), k) * values**k for k in range(self.bounds.grid + 1)
         )

@@ -30,6 +30,7 @@ from prism.verify.semantics import Interpreter, ShapeError
 from prism.verify.text import MONOTONE
 
 PAR = "x"  # of the lemmas; they hold for any
+_NEVER_NEGATIVE = frozenset({Op.EXP, Op.RELU, Op.SQUARE})
 _FRESH = "*"  # an axis that stands for p itself, and that no program has
 _SIZE, _CHUNK = 3, 2  # of p, and of what it leaves, when a lemma is tried on numbers
 
@@ -56,15 +57,18 @@ class Lemma:
     operands: tuple[tuple[str, ...], ...]  # axes
     before: tuple[State, ...]
     after: State
+    inner: Op | None = None  # the operator whose results the operand is among, where that matters
 
     def __str__(self) -> str:
         arg = f"[{self.arg}]" if self.arg else ""
-        return f"{self.op.value}{arg} of {' and '.join(map(str, self.before))} is {self.after}"
+        of = f"{self.inner.value}, " if self.inner else ""
+        states = " and ".join(map(str, self.before))
+        return f"{self.op.value}{arg} of {of}{states} is {self.after}"
 
     def goal(self) -> tuple[Node, Node]:
         """Two expressions that are equal exactly if the lemma holds, over arbitrary operands."""
         pairs = [
-            _operand(i, axes, state)
+            _operand(i, axes, state, self.inner)
             for i, (axes, state) in enumerate(zip(self.operands, self.before, strict=True))
         ]
         if self.op is Op.SAVE:
@@ -108,13 +112,20 @@ class Lemma:
         return False
 
 
-def _operand(number: int, axes: tuple[str, ...], state: State) -> tuple[Node, Node]:
-    """Value and expression of an arbitrary operand in the given state."""
+def _operand(
+    number: int, axes: tuple[str, ...], state: State, inner: Op | None
+) -> tuple[Node, Node]:
+    """Value and expression of an arbitrary operand in the given state, or of any among `inner`'s
+    results."""
+
+    def among(node: Node) -> Node:
+        return node if inner is None else Node(inner, (node,))
+
     if state.kind in ("sum", "max"):  # any tensor with dimension p is a sum of such parts
         whole = Node(Op.INPUT, arg=f"P{number}", axes=(*axes, _FRESH))
-        partial = Node(Op.SUM, (Node(Op.PART, (whole,), (_FRESH, PAR)),), _FRESH)
+        partial = among(Node(Op.SUM, (Node(Op.PART, (whole,), (_FRESH, PAR)),), _FRESH))
         return Node(Op.RED, (partial,), (state.kind, PAR)), partial
-    value = Node(Op.INPUT, arg=f"V{number}", axes=axes)
+    value = among(Node(Op.INPUT, arg=f"V{number}", axes=axes))
     return value, _in_state(value, state)
 
 
@@ -136,7 +147,11 @@ def _in_state(value: Node, state: State) -> Node:
 
 
 def proposed(node: Node, states: Sequence[State]) -> State | str:
-    """The state that a node's result may be in, or why there is none. The proof decides."""
+    """The state that a node's result may be in, or why there is none.
+
+    What is proposed is then refuted or proved. What is not is right for no operands at all, which a
+    test tries on numbers for every operator and state.
+    """
     if clash := _clash(node, states):
         return clash
     parallel = [s for s in states if s != REPL]
@@ -147,8 +162,8 @@ def proposed(node: Node, states: Sequence[State]) -> State | str:
     wrong = f"{node.op.value} of a {first.kind}"
     if node.op in UNARY:
         keeps = first.kind == "part" or (node.op is Op.SCALE and linear)
-        grows = node.op in MONOTONE and first.kind in ("max", "fold-max")
-        return first if keeps or grows else wrong
+        grows = node.op in MONOTONE or inner_of(node, states) is not None
+        return first if keeps or (grows and first.kind in ("max", "fold-max")) else wrong
     if node.op in REDUCE:
         return _reduced(node, first) or wrong
     if len(parallel) == 2:
@@ -162,6 +177,16 @@ def proposed(node: Node, states: Sequence[State]) -> State | str:
     scaled = node.op in (Op.MUL, Op.MATMUL) or (node.op is Op.DIV and left)
     shifted = node.op is Op.ADD or (node.op is Op.SUB and left)
     return first if (scaled if linear else shifted) else wrong
+
+
+def inner_of(node: Node, states: Sequence[State]) -> Op | None:
+    """Of a root of a maximum: what its operand is a result of, if that is never negative.
+
+    Roots grow where they exist: of max(s, t) there may be one, and none of s.
+    """
+    if node.op is Op.SQRT and states[0].kind in ("max", "fold-max"):
+        return node.src[0].op if node.src[0].op in _NEVER_NEGATIVE else None
+    return None
 
 
 def _clash(node: Node, states: Sequence[State]) -> str | None:
@@ -213,6 +238,7 @@ class Transitions:
         self.causes: dict[Key, str] = {}
         self.lemmas: dict[Lemma, list[Key]] = {}
         self.whole, self.maximum = whole, maximum
+        self.dropped = False
         self._possible: dict[Node, set[State]] = {}
 
     def add(self, nodes: Iterable[Node]) -> None:
@@ -223,6 +249,7 @@ class Transitions:
 
     def drop(self, lemma: Lemma, cause: str) -> None:
         """Takes the transitions out that need a lemma which is not proved."""
+        self.dropped = True
         for key in self.lemmas[lemma]:
             self.table.pop(key, None)
             self.causes[key] = cause
@@ -254,7 +281,8 @@ class Transitions:
             self.table[key] = state
         else:
             axes = tuple(s.axes for s in node.src)
-            self._record(key, state, Lemma(node.op, node.arg, axes, states, state))
+            inner = inner_of(node, states)
+            self._record(key, state, Lemma(node.op, node.arg, axes, states, state, inner))
         return state
 
     def _record(self, key: Key, state: State, lemma: Lemma) -> None:

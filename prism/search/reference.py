@@ -1,9 +1,10 @@
 """The reference search: the paper's generator, and candidates tried one by one.
 
-It explores the space of the guided search without its shortcuts: block graphs from the loaders up,
-accumulators wherever shapes allow them, every mapping that satisfies the constraints. Each
-candidate is refuted by numbers or proved as a whole, in one e-graph with others. For small programs
-only.
+It explores the space of the guided search without its shortcuts. Members, and single kernels, come
+from block graphs built from the loaders up. Of the kernels of a larger graph, which are cut from
+members as in the guided search, it tries accumulators wherever shapes allow them. Every mapping
+that satisfies the constraints is a candidate, refuted by numbers or proved as a whole, in one
+e-graph with others. For small programs only.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from itertools import product
 
 from prism.program.node import Node, Op, topological
 from prism.program.program import Program
+from prism.search.budget import OutOfBudget
 from prism.search.cuts import Function
 from prism.search.exhaustive import block_graphs, by_operators
 from prism.search.kernels import GridChoice, Merges, grids
 from prism.search.mappings import grid_choices, loop_choices
 from prism.search.members import operators
 from prism.search.placements import loop_free, placements
+from prism.search.plans import Plan
 from prism.search.result import Gap
-from prism.search.search import SEEDS, OutOfBudget, Plan, Search
+from prism.search.search import SEEDS, Search
 from prism.sgraph.family import Choice, KernelFamily, ListedKernels
 from prism.sgraph.graph import GRID_DIMS, LOOP_DIM, BlockGraph, Kernel, Mapping, MapVar, SGraph
 from prism.verify.encode import encode_kernel
@@ -47,7 +50,7 @@ class ReferenceSearch(Search):
         """Block graphs from the loaders up; those that differ in accumulators are one member."""
         bound = operators(self.roots) + self.bounds.extra_operators
         allowed = self.bounds.allowed(self.program)
-        blocks = block_graphs(self.program, bound, allowed, self.limits(), self.check)
+        blocks = block_graphs(self.program, bound, allowed, self.budget.limits(), self.budget.check)
         for flat, same in by_operators(blocks).items():
             roots = tuple(_value(saver.src[0]) for saver in flat.savers)
             saved = tuple(node for node in topological(roots) if node in roots)
@@ -62,7 +65,7 @@ class ReferenceSearch(Search):
             refuter, flat = self.refuter(roots), loop_free(roots, _outputs(roots))
             found = []
             for choice in grid_choices(flat):
-                self.check()
+                self.budget.check()
                 for named in self._completed(choice, roots):
                     if self.agrees(refuter, flat, roots, [named], frozenset()):
                         found.append(named)
@@ -98,7 +101,7 @@ class ReferenceSearch(Search):
             for key in keys:
                 self.candidates(key)
         except OutOfBudget as spent:
-            self.result.ended = str(spent)
+            self.budget.stop(f"{spent}, in stage map")
         self.prove_pending()
 
     def candidates(self, key: Key) -> None:
@@ -107,13 +110,13 @@ class ReferenceSearch(Search):
         refuter, whole = self.refuter(roots), frozenset({self.fresh})
         combined = grids(self.grid_choices(roots), merges, self.bounds.grid)
         blocks = self.blocks.get(roots) or placements(
-            roots, _outputs(roots), self.check, whole, self.found.maximum
+            roots, _outputs(roots), self.budget.check, whole, self.found.maximum
         )
         for block in blocks:
             if block.loop and not self.bounds.loop:
                 continue
             for loop in loop_choices(block):
-                self.check()
+                self.budget.check()
                 if any(axis == self.fresh for _, axis in loop):
                     continue
                 self.result.count("map", 1, 1)
@@ -163,7 +166,7 @@ class ReferenceSearch(Search):
         batch, self.pending = self.pending, []
         if not batch:
             return
-        proofs = prove_all([goal for _, _, goal in batch], self.limits())
+        proofs = prove_all([goal for _, _, goal in batch], self.budget.limits())
         self.result.account(proofs)
         self.result.count("prove", len(batch), sum(v.proved for v in proofs.verdicts))
         for (key, kernel, goal), verdict in zip(batch, proofs.verdicts, strict=True):

@@ -13,12 +13,13 @@ from prism.sgraph.family import Space
 from prism.sgraph.graph import SGraph
 from prism.verify.prove import Proofs
 
+EXHAUSTED, INTERRUPTED = "exhausted", "interrupted"  # how a search ended, if at no limit
 STAGES = ("generate", "map", "refute", "prove")
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Something equal on numbers that the e-graph did not prove; no graph uses it."""
+    """What agrees on numbers and was not proved, for want of an axiom or by a limit; not used."""
 
     what: str
     reason: str
@@ -29,8 +30,9 @@ class SearchResult:
     """Every graph found is PROVED; `gaps` are what was not, and `rejected` counts why.
 
     `candidates` counts what enters and leaves a stage: generate, cuts into kernels, then distinct
-    functions of kernels; map, partial assignments of one kernel's mapping variables, then whole
-    ones that are consistent; refute and prove, what is to be shown.
+    functions of kernels; map, assignments of one kernel's mapping variables as far as they were
+    made, then whole ones that are right; refute and prove, what is to be shown. Of a program in
+    pieces, all of these and the seconds of stages are sums, whatever ran at once.
     """
 
     program: Program
@@ -43,7 +45,7 @@ class SearchResult:
     )
     rejected: Counter = field(default_factory=Counter)
     rules: dict[str, dict[str, float]] = field(default_factory=dict)
-    ended: str = "exhausted"
+    ended: str = EXHAUSTED
     total: float = 0.0
     peak_mib: float = 0.0
 
@@ -98,7 +100,7 @@ def combined(
         whole.gaps += result.gaps
         whole.rejected += result.rejected
         whole.peak_mib = max(whole.peak_mib, result.peak_mib)
-        if result.ended != "exhausted":
+        if result.ended != EXHAUSTED and not whole.ended.endswith(INTERRUPTED):
             whole.ended = f"{result.program.name}: {result.ended}"
         for stage in STAGES:
             whole.seconds[stage] += result.seconds[stage]

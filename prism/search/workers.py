@@ -5,17 +5,18 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any
 
-INTERRUPTED = "interrupted"
+from prism.search.result import INTERRUPTED
+
 _stopped = False  # in a process: whether it was interrupted, so that it starts nothing new
 
 
-def run(search: Callable, jobs: Sequence[tuple], workers: int) -> Iterator[Any | None]:
-    """`search(*job)` of each job, in order; None for one that an interrupt left out.
+def run(search: Callable, jobs: Sequence[tuple], workers: int) -> Iterator[Any | str]:
+    """`search(*job)` of each job, in order, or why there is none: an interrupt, a dead process.
 
     Ctrl-C reaches all processes of a terminal: each returns what it has, with `ended` as it says. A
     second Ctrl-C raises KeyboardInterrupt.
@@ -37,10 +38,10 @@ def run(search: Callable, jobs: Sequence[tuple], workers: int) -> Iterator[Any |
                 yield _result(future)
 
 
-def _one_by_one(search: Callable, jobs: Sequence[tuple]) -> Iterator[Any | None]:
+def _one_by_one(search: Callable, jobs: Sequence[tuple]) -> Iterator[Any | str]:
     stopped = False
     for job in jobs:
-        result = None if stopped else search(*job)
+        result = INTERRUPTED if stopped else search(*job)
         stopped = stopped or result.ended == INTERRUPTED
         yield result
 
@@ -92,8 +93,10 @@ def _job(search: Callable, job: tuple) -> Any | None:
     return result
 
 
-def _result(future: Future) -> Any | None:
+def _result(future: Future) -> Any | str:
     try:
-        return future.result()
+        return future.result() or INTERRUPTED
     except CancelledError:
-        return None
+        return INTERRUPTED
+    except BrokenExecutor:
+        return "its process died"

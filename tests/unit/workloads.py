@@ -5,11 +5,11 @@ from prism.program.node import Node, Op
 from prism.sgraph import BlockGraph
 
 
-def symbolic(name, formula, inputs, params=None) -> Program:
+def symbolic(name, formula, inputs, params=None, outputs=None) -> Program:
     """A program whose every size is a symbol named as its axis."""
     inputs = {k: v.split() for k, v in inputs.items()}
     axes = {a for v in inputs.values() for a in v}
-    return parse(name, formula, inputs, {a: a for a in axes}, params or {})
+    return parse(name, formula, inputs, {a: a for a in axes}, params or {}, outputs=outputs)
 
 
 EPS = {"eps": 1e-5}
@@ -33,6 +33,20 @@ PROGRAMS = {
             "O = matmul(softmax(matmul(Q, K, d), h), V, h)",
             {"Q": "b g s d", "K": "b g h d", "V": "b g h e"},
         ),
+        symbolic(
+            "qk_attention",
+            "O = matmul(softmax(matmul(rms_norm(Q, d), K, d), h), V, h)",
+            {"Q": "b g s d", "K": "b g h d", "V": "b g h e"},
+            EPS,
+        ),
+        symbolic(
+            "two_outputs",
+            "S = scale(sum(X, d), k)\nO = X / S",
+            {"X": "n d"},
+            {"k": 3.0},
+            ["S", "O"],
+        ),
+        symbolic("root_of_max", "O = sqrt(max(square(X), d))", {"X": "n d"}),
         symbolic("softmax_matmul", "O = matmul(softmax(X, c), W, c)", {"X": "r c", "W": "c w"}),
         symbolic("bare_norm", "O = rms_norm(X, d)", {"X": "n d"}, EPS),
         symbolic("row_max", "O = X - max(X, d)", {"X": "n d"}),
