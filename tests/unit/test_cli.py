@@ -477,9 +477,9 @@ def test_after_an_interrupt_no_other_piece_is_searched(monkeypatch):
     module = importlib.import_module("prism.search.search")
     seconds, run = [], module._search_piece
 
-    def piece(program, bounds, name):
-        seconds.append(bounds.seconds)
-        result = run(program, bounds, name)
+    def piece(*job):
+        seconds.append(job[1].seconds)
+        result = run(*job)
         result.ended = "interrupted" if len(seconds) == 2 else result.ended
         return result
 
