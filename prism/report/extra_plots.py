@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from prism.report.drawing import COLOURS, axes, legend, plain, stopped_bars, xy
+from prism.report.telemetry import stopped as why_stopped
 
 
 def ablation(table: pd.DataFrame) -> Figure | None:
@@ -53,7 +54,7 @@ def _bars(table, names: list[str], published=(), label: str = "") -> Figure | No
     for i, v in whole:
         ax.annotate(f"{v:.3g} s", (i, v), (0, 3), **at)
     if stopped:
-        stopped_bars(ax, stopped, 0.6, ["limit"] * len(stopped))
+        stopped_bars(ax, stopped, 0.6, [why_stopped(table.ended.iloc[i]) for i, _ in stopped])
     if paper:
         hollow = {"mfc": "white", "mec": "#222", "mew": 1.3, "markersize": 7}
         ax.plot(*xy(paper), "D", label=label, **hollow)

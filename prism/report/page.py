@@ -140,11 +140,7 @@ def _joined(name: str, table: pd.DataFrame) -> pd.DataFrame:
         for stage in STAGES:
             ends = zip(table[f"{stage}_in"], table[f"{stage}_out"], strict=True)
             table[f"{stage}_in_out"] = ["" if pd.isna(a) else f"{a:,}→{b:,}" for a, b in ends]
-        ends = zip(table.seconds_total, table.limit_s, table.ended, strict=True)
-        table["spent"] = [
-            _seconds(s) if pd.isna(n) else f"> {n:.3g} s ({telemetry.stopped(ended)})"
-            for s, n, ended in ends
-        ]
+        table["spent"] = _spent(table.seconds_total, table)
     if name in ("search_time", "graph_diversity"):
         told = zip(table.gaps, table.gap_reasons, strict=True)
         table["gaps_told"] = ["" if pd.isna(n) else f"{n:,}{why and f': {why}'}" for n, why in told]
@@ -154,8 +150,7 @@ def _joined(name: str, table: pd.DataFrame) -> pd.DataFrame:
     if name == "rules":
         table["milliseconds"] = 1e3 * table.seconds
     if name in ("ablation", "growth"):
-        ends = zip(table.seconds, table.limit_s, strict=True)
-        table["spent"] = [_seconds(s) if pd.isna(n) else f"> {n:.3g} s (limit)" for s, n in ends]
+        table["spent"] = _spent(table.seconds, table)
     if name == "ablation":
         ends = zip(table.speedup_of_symbolic, table.speedup_at_least, strict=True)
         table["speedup"] = [_times(s, "") if pd.isna(n) else _times(n, "≥ ") for s, n in ends]
@@ -166,6 +161,15 @@ def _joined(name: str, table: pd.DataFrame) -> pd.DataFrame:
 
 def _graphs(count: object, log10: float) -> str:
     return f"about 10^{log10:.1f}" if pd.isna(count) else f"{count:,}"
+
+
+def _spent(seconds: pd.Series, table: pd.DataFrame) -> list[str]:
+    """Seconds of searches; those of one that was stopped are a bound, and say so."""
+    ends = zip(seconds, table.limit_s, table.ended, strict=True)
+    return [
+        _seconds(s) if pd.isna(n) else f"> {n:.3g} s ({telemetry.stopped(ended)})"
+        for s, n, ended in ends
+    ]
 
 
 def _seconds(value: float) -> str:

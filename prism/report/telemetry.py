@@ -11,13 +11,14 @@ DONE = "exhausted"  # how a search ended that no limit and no user did
 
 
 def stopped(ended: object) -> str:
-    """`limit` or `interrupted` for a search that was, whose seconds are no time; else empty.
+    """`limit`, `interrupted` or else `stopped` for a search whose seconds are no time; empty for one
+    that ended by itself.
 
     `ended` is what its result says, and nothing where there is no search.
     """
     if not ended or ended == DONE:
         return ""
-    return "interrupted" if str(ended).endswith("interrupted") else "limit"
+    return next((why for why in ("interrupted", "limit") if why in str(ended)), "stopped")
 
 
 def gaps(search: Mapping) -> list[tuple[str, int]]:

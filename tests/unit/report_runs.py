@@ -123,7 +123,7 @@ def growth() -> dict:
     for operators, total, ended in (
         (7, 0.2, "exhausted"),
         (30, 4.0, "exhausted"),
-        (90, 60, "time"),
+        (90, 60, "time limit of 60 s"),
     ):
         seconds = {"generate": 0.1, "map": 0.1, "refute": 0.0, "prove": 0.0, "total": total}
         row = {

@@ -173,6 +173,7 @@ def test_a_summary_says_that_stages_are_summed_over_pieces(capsys):
         ("exhausted", " 2.00 "),
         ("time limit of 2 s, in stage map", " > 2.00 (limit) "),
         ("p_1: interrupted", " > 2.00 (interrupted) "),
+        ("p_1: its process died", " > 2.00 (stopped) "),
     ],
 )
 def test_what_a_stopped_search_ran_is_no_time(capsys, ended, shown):

@@ -127,6 +127,7 @@ def test_a_limit_is_an_open_bar_with_an_arrow():
             **{"imap": ["S", "C", "C"], "fmap": ["S", "C", "C"], "omap": ["S", "C", "C"]},
             **{"sizes": ["S", "S", "C"], "seconds": [0.05, 8.0, None]},
             **{"limit_s": [None, None, 120.0], "published_s": [0.3, 312.0, None]},
+            "ended": ["exhausted", "exhausted", "limit"],
         }
     )
     figure = extra_plots.ablation(table)
@@ -149,7 +150,9 @@ def test_growth_shows_operators_and_limits():
     table = pd.DataFrame(
         {"program": ["norm", "all of the layers"], "operators": [7, 90], "pieces": [1, 9]}
     )
-    figure = extra_plots.growth(table.assign(seconds=[0.2, None], limit_s=[None, 60.0]))
+    table = table.assign(seconds=[0.2, None], limit_s=[None, 60.0])
+    figure = extra_plots.growth(table.assign(ended=["exhausted", "its process died"]))
+    assert "> 60 s\n(stopped)" in [t.get_text() for t in figure.axes[0].texts]
     assert bars_of(figure) == ([0.2], [60.0])
     ticks = [t.get_text() for t in figure.axes[0].get_xticklabels()]
     assert ticks == ["7 operators\n1 piece\nnorm", "90 operators\n9 pieces\nall of the\nlayers"]

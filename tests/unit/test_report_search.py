@@ -271,5 +271,5 @@ def test_growth_is_a_table_with_limits_apart(tmp_path):
     first, _, last = table(tmp_path, "growth")
     assert (first["program"], first["operators"], first["pieces"]) == ("chain7", "7", "1")
     assert (first["seconds"], first["limit_s"], first["seconds_map"]) == ("0.2", "", "0.1")
-    assert (last["seconds"], last["limit_s"], last["ended"]) == ("", "60.0", "time")
+    assert (last["seconds"], last["limit_s"], last["ended"]) == ("", "60.0", "time limit of 60 s")
     assert "&gt; 60 s (limit)" in shown and "30 operators" in shown
