@@ -11,10 +11,9 @@ DONE = "exhausted"  # how a search ended that no limit and no user did
 
 
 def stopped(ended: object) -> str:
-    """`limit`, `interrupted` or else `stopped` for a search whose seconds are no time; empty for one
-    that ended by itself.
+    """What ended a search whose seconds are no time: `limit`, `interrupted` or else `stopped`.
 
-    `ended` is what its result says, and nothing where there is no search.
+    Empty for one that ended by itself. `ended` is what its result says, or nothing without one.
     """
     if not ended or ended == DONE:
         return ""
