@@ -59,7 +59,7 @@ def folder() -> Path:
     """Where results are kept: $PRISM_CACHE, else the user's cache folder."""
     from platformdirs import user_cache_path
 
-    return Path(os.environ.get("PRISM_CACHE") or user_cache_path("prism"))
+    return Path(os.environ.get("PRISM_CACHE") or user_cache_path("prism")) / "searches"
 
 
 def _restored(data: dict, program: Program, names: Mapping[str, str]) -> dict:
@@ -116,7 +116,7 @@ class _Store:
             with self._open() as database:
                 try:
                     data = database.get(key)
-                    return None if data is None else _checked(data)
+                    return None if data is None else _checked(data)["result"]
                 except _SPOILED as error:
                     if isinstance(error, sqlite3.DatabaseError):
                         raise
@@ -130,7 +130,7 @@ class _Store:
         """Stores a result."""
         try:
             with self._open() as database:
-                database[key] = data
+                database[key] = {"result": data, "sha256": _digest(data)}
         except Exception as error:
             self._fault(error)
 
@@ -158,24 +158,18 @@ class _Store:
             self.warn(f"cache: {path} cannot be used: {_line(error)}")
             return
         self.warn(f"cache: {path} was damaged and is discarded: {_line(error)}")
-        for item in path.glob("cache.db*"):
-            item.unlink(missing_ok=True)
-        for item in path.glob("[0-9a-f][0-9a-f]"):  # where the database kept its values
-            shutil.rmtree(item, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)  # it holds nothing but these results
 
 
-def _checked(data: Any) -> dict:
-    """The data if it is a whole result. Raises ValueError and such where it is not."""
-    from prism.errors import PrismError
-    from prism.sgraph.family import Space
+def _checked(entry: Any) -> dict:
+    """The entry if it is as it was stored. Raises ValueError and such where it is not."""
+    if entry["sha256"] != _digest(entry["result"]):
+        raise ValueError("its digest is another")
+    return entry
 
-    try:
-        whole = Space.from_json(data["space"]).count == data["graphs"]["all"]
-    except PrismError as error:
-        raise ValueError(str(error)) from None
-    if not whole or not _unlimited(data):
-        raise ValueError("not a whole result")
-    return data
+
+def _digest(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def _unlimited(data: Mapping) -> bool:

@@ -14,6 +14,7 @@ from itertools import combinations, product
 from math import comb
 from statistics import median
 
+from prism.errors import PrismError
 from prism.program.node import Node, topological
 from prism.program.program import Program
 from prism.program.serial import program_to_json
@@ -62,9 +63,17 @@ def ablate(
     """Seconds of the search of single kernels with every choice of concrete maps, as plain data.
 
     `program` has its sizes. A variant that hits `limit_s` has ended "limit": its seconds are that
-    limit and no measurement. Raises PrismError while a size is symbolic.
+    limit and no measurement. Raises PrismError while a size is symbolic, and for a program that is
+    searched in pieces.
     """
-    bounds = replace(bounds or Bounds(), generated=1, kernels=1, library=(), split=False)
+    bounds = bounds or Bounds()
+    own = operators(tuple(node for _, node in program.outputs))
+    if own > bounds.piece:
+        raise PrismError(
+            f"ablate: {program.name} has {own} operators; the ablation is of programs that are "
+            f"searched in one piece, of at most {bounds.piece}"
+        )
+    bounds = replace(bounds, generated=1, kernels=1, library=(), split=False)
     rows = []
     for variant in VARIANTS:
         progress("".join(variant.letters().values()), len(rows))
@@ -132,6 +141,7 @@ class _Ablation(Search):
         bound = operators(self.roots) + self.bounds.extra_operators
         allowed = self.bounds.allowed(self.program)
         for member in members(classes, roots, self.program.inputs, bound):
+            self.budget.check()
             if all(node.op in allowed for node in topological(member)):
                 yield member
 

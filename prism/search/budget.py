@@ -19,13 +19,15 @@ class OutOfBudget(Exception):
 class Budget:
     """Watches one search, and writes into its result what stages took and what ended them.
 
-    Memory is what this process takes beyond what it had at the start, at its peak.
+    Memory is what this process takes beyond what it had at the start.
     """
 
     def __init__(self, bounds: Bounds, result: SearchResult):
         self.bounds, self.result = bounds, result
-        self.start, self.before = time.perf_counter(), peak_mib()
+        self.start, self.before = time.perf_counter(), memory_mib()
         self.deadline = bounds.seconds
+        self.peak = self.before  # MiB
+        self._checks = 0
 
     @property
     def spent(self) -> float:
@@ -48,6 +50,7 @@ class Budget:
             self.stop(INTERRUPTED)
         finally:
             self.result.seconds[name] += time.perf_counter() - since
+            self.peak = max(self.peak, memory_mib())
 
     def stop(self, reason: str) -> None:
         """Says in the result what kept the search from its end; an interrupt stays the reason."""
@@ -55,11 +58,14 @@ class Budget:
             self.result.ended = reason
 
     def check(self) -> None:
-        """Raises OutOfBudget when the stage's time or the memory is spent."""
+        """Raises OutOfBudget when the stage's time, or the memory, is spent."""
         if self.spent > self.deadline:
-            raise OutOfBudget(f"time limit of {self.bounds.seconds:g} s")
-        if peak_mib() - self.before > self.bounds.memory:
-            raise OutOfBudget(f"memory limit of {self.bounds.memory} MiB")
+            raise OutOfBudget(f"time limit of {self.bounds.seconds:.3g} s")
+        self._checks += 1
+        if self._checks % _CHECKS == 1:
+            self.peak = max(self.peak, memory_mib())
+            if self.peak - self.before > self.bounds.memory:
+                raise OutOfBudget(f"memory limit of {self.bounds.memory} MiB")
 
     def limits(self) -> Limits:
         """What is left of the budget for one e-graph; a second at least, as nothing is of any use
@@ -68,6 +74,13 @@ class Budget:
         return Limits(nodes=self.bounds.nodes, seconds=left, memory_mib=self.bounds.memory)
 
 
-def peak_mib() -> float:
-    """Most memory that this process ever had, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+_CHECKS = 256  # looking at the memory takes longer than at the clock
+
+
+def memory_mib() -> float:
+    """Memory that this process has now, in MiB (on Linux; elsewhere the most that it ever had)."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() / (1 << 20)
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

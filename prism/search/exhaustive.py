@@ -135,13 +135,7 @@ def _sizes_match(state: State) -> bool:
 def _finished(state: State, program: Program, expressions: Expressions) -> Iterator[BlockGraph]:
     """The graphs that this set of nodes makes, if every node serves an output."""
     loop = LOOP_DIM if any(n.op is Op.ACCUM for n in state) else None
-    after = after_loop(topological(state))
-    options = []
-    for number in expressions.roots:
-        nodes = [n for n in state if expressions.of(n) == number]
-        if loop:
-            nodes = [n for n in nodes if n in after]
-        options.append(nodes)
+    options = [[n for n in state if expressions.of(n) == number] for number in expressions.roots]
     for chosen in product(*options):
         if set(topological(chosen)) != state:
             continue

@@ -89,6 +89,7 @@ def growth(
                 "graphs_log10": math.log10(result.space.count),
                 "kernels": sum(k.count for p in result.space.pieces for k in p.kernels),
                 "ended": result.ended,
+                "limit_s": result.bounds.seconds,
                 "peak_mib": result.peak_mib,
             }
         )

@@ -18,6 +18,7 @@ from prism.search.actions import REPL, State, Transitions, accumulated
 from prism.sgraph.family import Choice, Loop
 from prism.sgraph.graph import GRID_DIMS
 
+UNKNOWN = "not tried: the search was stopped before"
 Merges = tuple[tuple[int, str], ...]  # outputs that are saved in parts, and how they are reduced
 Options = Callable[
     [Node], Iterable[str | None]
@@ -75,7 +76,7 @@ def grid_choices(
         key = node, tuple(states[s] for s in node.src)
         state = table.get(key)
         if state is None:
-            rejected[causes[key]] += 1
+            rejected[causes.get(key, UNKNOWN)] += 1
             return
         states[node] = state
         extend(i + 1)
@@ -211,7 +212,7 @@ class Loops:
         key = node, tuple([states.get(s, REPL) for s in node.src])
         state = self.found.table.get(key)
         if state is None:
-            self.rejected[self.found.causes[key]] += 1
+            self.rejected[self.found.causes.get(key, UNKNOWN)] += 1
         return state
 
     def leave(self, values: Sequence[Node], then: Callable[[], None]) -> None:

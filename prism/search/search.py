@@ -17,7 +17,7 @@ from prism.program.node import Node, Op, topological
 from prism.program.program import Program
 from prism.search.actions import Lemma, Transitions
 from prism.search.bounds import Bounds
-from prism.search.budget import Budget, OutOfBudget, peak_mib
+from prism.search.budget import Budget, OutOfBudget
 from prism.search.cuts import Function, cuts
 from prism.search.kernels import (
     GridChoice,
@@ -72,27 +72,37 @@ class Search:
 
     def run(self) -> SearchResult:
         """The search, and its result."""
-        result, stage = self.result, self.budget.stage
+        result = self.result
         plans = [in_one_kernel(self.roots)]  # whatever the budget, the program itself is there
+        try:
+            self.stages(plans)
+            result.space = self.assembled(plans)
+        except KeyboardInterrupt:  # between two stages
+            self.budget.stop(INTERRUPTED)
+        if not result.space.pieces:
+            result.space = self.source()
+        result.total = self.budget.spent
+        result.peak_mib = max(result.peak_mib, self.budget.peak)
+        return result
+
+    def stages(self, plans: list[Plan]) -> None:
+        """Generates, maps, refutes and proves; each stage leaves what it has when it is ended."""
         found: list[tuple[Node, ...]] = []
-        with stage("generate", self.members_share):
+        stage, share = self.budget.stage, self.members_share
+        with stage("generate", share):
             self.members(found)
-        with stage("generate", self.members_share + 0.25):
+        with stage("generate", share + 0.25):
             found.sort(key=lambda member: (operators(member), str(member)))
             self.plan([self.roots, *found], plans)
         distinct = {f.roots for plan in plans for f in plan.functions}
-        result.count("generate", len(plans), len(distinct))
-        with stage("map", self.members_share + 0.35):
+        self.result.count("generate", len(plans), len(distinct))
+        with stage("map", share + 0.35):
             self.add(plans)
             if self.bounds.split and self.bounds.generated > 1:
                 self.add_splits(plans)
         self.show(plans)
         with stage("map", 0.95):
             self.map(plans)
-        self.assemble(plans)
-        result.total = self.budget.spent
-        result.peak_mib = max(result.peak_mib, peak_mib())
-        return result
 
     def members(self, found: list[tuple[Node, ...]]) -> None:
         """What equals the program by algebra and has few enough operators."""
@@ -125,8 +135,8 @@ class Search:
             for merges in self.merges(plan.functions[first].roots):
                 made = split(plan, merges, self.fresh, self.bounds.kernels)
                 if made is not None:
+                    self.add([made])
                     plans.append(made)
-        self.add(plans)
 
     def add(self, plans: Sequence[Plan]) -> None:
         """The transitions that the functions of the plans may need."""
@@ -158,14 +168,14 @@ class Search:
         for lemma in wrong:
             self.found.drop(lemma, f"refuted: {lemma}")
         lemmas = [lemma for lemma in lemmas if lemma not in wrong]
-        goals = [[lemma.goal()] for lemma in lemmas]
-        goals += [list(zip(member, self.roots, strict=True)) for member in members]
-        verdicts = [Verdict(Outcome.UNKNOWN, "not tried")] * len(goals)
+        verdicts = [Verdict(Outcome.UNKNOWN, "not tried")] * (len(lemmas) + len(members))
         with self.budget.stage("prove", 1.0):
+            goals = [[lemma.goal()] for lemma in lemmas]
+            goals += [list(zip(member, self.roots, strict=True)) for member in members]
             proofs = prove_all(goals, self.budget.limits())
             verdicts = proofs.verdicts
             self.result.account(proofs)
-        self.result.count("prove", len(goals), sum(v.proved for v in verdicts))
+        self.result.count("prove", len(verdicts), sum(v.proved for v in verdicts))
         for what, verdict in zip((*lemmas, *members), verdicts, strict=True):
             if verdict.proved:
                 continue
@@ -195,17 +205,19 @@ class Search:
             for f, part in zip(plan.functions, plan.parts, strict=True)
             if not part.library
         )
-        for roots in generated:
-            self.grid_choices(roots)
         axes = any_axis if self.bounds.loop else no_axis
-        for roots in generated:
-            finder = Loops(roots, self.found, self.rejected, self.budget.check, axes)
-            try:
-                finder.run()
-            finally:
-                self.loops[roots] = tuple(finder.result) or (NO_LOOP,)
-        made = sum(len(self.choices[r]) + len(self.loops[r]) for r in generated)
-        self.result.count("map", made + self.rejected.total(), made)
+        try:
+            for roots in generated:
+                self.grid_choices(roots)
+            for roots in generated:
+                finder = Loops(roots, self.found, self.rejected, self.budget.check, axes)
+                try:
+                    finder.run()
+                finally:
+                    self.loops[roots] = tuple(finder.result) or (NO_LOOP,)
+        finally:
+            made = sum(map(len, (*self.choices.values(), *self.loops.values())))
+            self.result.count("map", made + self.rejected.total(), made)
 
     def family(self, function: Function, merges: Merges, library: bool) -> KernelFamily | None:
         """The kernels of one function; None when there are none."""
@@ -223,7 +235,7 @@ class Search:
 
     # The result ---------------------------------------------------------------------------
 
-    def assemble(self, plans: list[Plan]) -> None:
+    def assembled(self, plans: list[Plan]) -> Space:
         """Families of graphs out of families of kernels, each of which is made once."""
         numbers: dict[tuple, int | None] = {}
         kernels: list[KernelFamily] = []
@@ -236,11 +248,13 @@ class Search:
                     graphs.append(tuple(map(Step, steps, named)))
         except KeyboardInterrupt:
             self.budget.stop(INTERRUPTED)
-        if not graphs:
-            source = in_one_kernel(self.roots)
-            kernels = [KernelFamily(source.functions[0].roots)]
-            graphs = [(Step(0, names(source, self.outputs, self.taken, self.piece)[0]),)]
-        self.result.space = Space((Piece(tuple(kernels), tuple(graphs)),))
+        return Space((Piece(tuple(kernels), tuple(graphs)),) if graphs else ())
+
+    def source(self) -> Space:
+        """The program itself, in one kernel."""
+        plan = in_one_kernel(self.roots)
+        step = Step(0, names(plan, self.outputs, self.taken, self.piece)[0])
+        return Space((Piece((KernelFamily(plan.functions[0].roots),), ((step,),)),))
 
     def number(
         self, plan: Plan, i: int, numbers: dict[tuple, int | None], kernels: list[KernelFamily]

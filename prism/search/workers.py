@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from prism.search.result import INTERRUPTED
+from prism.verify.child import die_with
 
 _stopped = False  # in a process: whether it was interrupted, so that it starts nothing new
 
@@ -24,7 +26,8 @@ def run(search: Callable, jobs: Sequence[tuple], workers: int) -> Iterator[Any |
     if workers == 1:
         yield from _one_by_one(search, jobs)
         return
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+    context = get_context("spawn")
+    with ProcessPoolExecutor(workers, context, die_with, (os.getpid(),)) as pool:
         futures, interrupted = _submitted(pool, search, jobs)
         for future in futures:
             try:

@@ -103,7 +103,7 @@ def _read(source: int, deadline: float) -> bytes | None:
     poll.register(source, select.POLLIN)
     while True:
         left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
+        if left <= 0 or not poll.poll(min(left, 1e6) * 1000):
             return None
         chunk = os.read(source, _MIB)
         if not chunk:
@@ -132,7 +132,7 @@ def _child(work: Callable[[], Any], sink: int, parent: int, memory_mib: float) -
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this one
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)
-        _die_with(parent)
+        die_with(parent)
         _limit(memory_mib)
         with open(os.devnull, "wb") as nothing:
             os.dup2(nothing.fileno(), 2)  # the allocator's last words
@@ -153,7 +153,8 @@ def _child(work: Callable[[], Any], sink: int, parent: int, memory_mib: float) -
         os._exit(code)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
+    """Ends this process when its parent, the process `parent`, ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before
@@ -162,7 +163,10 @@ def _die_with(parent: int) -> None:
 
 def _limit(memory_mib: float) -> None:
     """Data beyond what this process has: address space that is only reserved does not count."""
-    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/self/status") as file:
+    with (
+        contextlib.suppress(OSError, ValueError, OverflowError, StopIteration),
+        open("/proc/self/status") as file,
+    ):
         data = next(int(line.split()[1]) for line in file if line.startswith("VmData:"))
         limit = int(data * 1024 + memory_mib * _MIB)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

@@ -114,7 +114,7 @@ def test_what_a_limit_or_the_user_ended_is_not_kept(searches, monkeypatch, ended
 
 
 def entry(folder, sql, *values):
-    with sqlite3.connect(folder / "cache.db") as database:
+    with sqlite3.connect(folder / "searches/cache.db") as database:
         database.execute(sql, values)
     database.close()
 
@@ -136,23 +136,30 @@ def test_a_damaged_result_is_discarded(searches, own_cache, sql):
     assert find(norm()) == (found | {"cached": True}, [])
 
 
-def test_a_result_of_another_form_is_discarded(searches, own_cache):
+@pytest.mark.parametrize("change", [{"graphs": {"all": 1}}, {"ended": "exhausted?"}, None])
+def test_a_result_that_was_edited_is_discarded(searches, own_cache, change):
+    """The digest tells, whatever was changed; an entry of another form has none."""
     found, _ = find(norm())
-    wrong = found | {"graphs": {"all": 1, "single_kernel": 1}}
+    key = cache._key(canonical(norm())[0], BOUNDS)
     store = cache._Store(lambda _text: None)
-    store.put(cache._key(canonical(norm())[0], BOUNDS), wrong)
+    with store._open() as database:
+        whole = database[key]
+        database[key] = {**whole, "result": whole["result"] | change} if change else {"space": []}
     again, said = find(norm())
-    assert "cached" not in again and "not a whole result" in said[0]
+    assert "cached" not in again and again["graphs"] == found["graphs"]
+    (line,) = said
+    assert "a damaged result was discarded" in line
 
 
 def test_a_damaged_database_is_discarded(searches, own_cache):
     find(norm())
-    for path in own_cache.glob("cache.db*"):
+    (own_cache / "aa").mkdir()  # somebody else's
+    for path in own_cache.glob("searches/cache.db*"):
         path.write_bytes(b"no database" * 1000)
     _, said = find(norm())
     assert len(searches) == 2
     assert "was damaged and is discarded" in said[0] and "\n" not in said[0]
-    assert find(norm())[0]["cached"]
+    assert find(norm())[0]["cached"] and (own_cache / "aa").is_dir()
 
 
 def test_a_folder_that_cannot_be_used_is_a_warning(searches, tmp_path, monkeypatch):
