@@ -9,9 +9,14 @@ computes when p partitions some inputs. The *state* of e is one of
     fold-sum(a), fold-max(a)    e = red(part(v, a, p), p): chunks of v accumulated on each other
 
 A transition says which state an operator makes of its operands' states. It is used only where its
-lemma is PROVED by the e-graph for arbitrary operands. What is true of each operator is then true of
-every graph made of them, by induction over its nodes: if e and v of all operands are in the states
-that the lemma assumes, so are those of the result.
+lemma is PROVED by the e-graph for arbitrary operands and constants, over the reals, wherever the
+value is defined. What is true of each operator is then true of every graph made of them, by
+induction over its nodes: if e and v of all operands are in the states that the lemma assumes, so
+are those of the result.
+
+A lemma knows nothing of where its operands come from. One exception is made, for roots of maxima,
+which are right of what is never negative only; where that does not suffice for a proof, the lemma
+is a gap, though single graphs that need it may be provable as wholes.
 """
 
 from __future__ import annotations
@@ -57,11 +62,11 @@ class Lemma:
     operands: tuple[tuple[str, ...], ...]  # axes
     before: tuple[State, ...]
     after: State
-    inner: Op | None = None  # the operator whose results the operand is among, where that matters
+    inner: tuple[tuple[Op, str | None], ...] = ()  # what the operand is a result of, if it matters
 
     def __str__(self) -> str:
         arg = f"[{self.arg}]" if self.arg else ""
-        of = f"{self.inner.value}, " if self.inner else ""
+        of = "".join(f"{op.value}, " for op, _ in self.inner)
         states = " and ".join(map(str, self.before))
         return f"{self.op.value}{arg} of {of}{states} is {self.after}"
 
@@ -92,6 +97,7 @@ class Lemma:
         """
         found, value = self.goal()
         axes = {a for operand in self.operands for a in operand} | {_FRESH}
+        axes |= {arg for _, arg in self.inner if arg}
         split = {s.axis for s in (*self.before, self.after)} | {_FRESH}
         extents = {a: _CHUNK * _SIZE if a in split else _CHUNK for a in axes}
         program = Program("lemma", (("found", found), ("value", value)), extents)
@@ -113,14 +119,17 @@ class Lemma:
 
 
 def _operand(
-    number: int, axes: tuple[str, ...], state: State, inner: Op | None
+    number: int, axes: tuple[str, ...], state: State, inner: tuple[tuple[Op, str | None], ...]
 ) -> tuple[Node, Node]:
     """Value and expression of an arbitrary operand in the given state, or of any among `inner`'s
     results."""
 
     def among(node: Node) -> Node:
-        return node if inner is None else Node(inner, (node,))
+        for op, arg in reversed(inner):
+            node = Node(op, (node,), arg)
+        return node
 
+    axes = (*axes, *(arg for _, arg in inner if arg))
     if state.kind in ("sum", "max"):  # any tensor with dimension p is a sum of such parts
         whole = Node(Op.INPUT, arg=f"P{number}", axes=(*axes, _FRESH))
         partial = among(Node(Op.SUM, (Node(Op.PART, (whole,), (_FRESH, PAR)),), _FRESH))
@@ -162,7 +171,7 @@ def proposed(node: Node, states: Sequence[State]) -> State | str:
     wrong = f"{node.op.value} of a {first.kind}"
     if node.op in UNARY:
         keeps = first.kind == "part" or (node.op is Op.SCALE and linear)
-        grows = node.op in MONOTONE or inner_of(node, states) is not None
+        grows = node.op in MONOTONE or bool(inner_of(node, states))
         return first if keeps or (grows and first.kind in ("max", "fold-max")) else wrong
     if node.op in REDUCE:
         return _reduced(node, first) or wrong
@@ -179,14 +188,18 @@ def proposed(node: Node, states: Sequence[State]) -> State | str:
     return first if (scaled if linear else shifted) else wrong
 
 
-def inner_of(node: Node, states: Sequence[State]) -> Op | None:
+def inner_of(node: Node, states: Sequence[State]) -> tuple[tuple[Op, str | None], ...]:
     """Of a root of a maximum: what its operand is a result of, if that is never negative.
 
     Roots grow where they exist: of max(s, t) there may be one, and none of s.
     """
-    if node.op is Op.SQRT and states[0].kind in ("max", "fold-max"):
-        return node.src[0].op if node.src[0].op in _NEVER_NEGATIVE else None
-    return None
+    if node.op is not Op.SQRT or states[0].kind not in ("max", "fold-max"):
+        return ()
+    found, inner = [], node.src[0]
+    while inner.op is Op.MAX:
+        found.append((inner.op, inner.arg))
+        (inner,) = inner.src
+    return (*found, (inner.op, None)) if inner.op in _NEVER_NEGATIVE else ()
 
 
 def _clash(node: Node, states: Sequence[State]) -> str | None:

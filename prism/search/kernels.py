@@ -1,10 +1,14 @@
 """Mappings and loops of one kernel: what its function allows, by looking transitions up.
 
 Grid dimensions and the loop are chosen apart from each other. Let F be the function of a kernel
-without grid, loop included, and suppose that grid dimension x alone is right: combining F's results
-on the parts of its inputs gives F, whatever inputs and sizes. Then the kernel with x and y is the
-kernel with y alone, in which each block computes F by means of x; so it is right if y alone is. The
-same holds with the loop inside F. Every combination of choices that are right alone is right.
+without grid, loop included; constants, which may stand for sizes of the whole program, are fixed
+parameters of it. Suppose that grid dimension x alone is right: combining F's results on the parts
+of its inputs gives F, whatever inputs and sizes. Then the kernel with x and y is the kernel with y
+alone, in which each block computes F by means of x; so it is right if y alone is. The same holds
+with the loop inside F, and with a dimension that leaves partial results: what it saves along the
+fresh axis is F of each part, and reducing that gives F; the other dimensions compute those F. There
+is one such dimension at most, and nothing partitions the fresh axis. Every combination of choices
+that are right alone, and partition no axis of a tensor twice, is right.
 """
 
 from __future__ import annotations
