@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import errno
 import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -112,6 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, 1 if full else 2, debug)
     except KeyboardInterrupt as error:
         return _fail(error, 130, debug, "interrupted")
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         return _fail(error, 1, debug, f"{error.strerror or error}{where}")

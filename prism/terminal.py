@@ -141,7 +141,8 @@ def graphs(result: Mapping) -> None:
     print("  {generated kernel}, {first one}/ leaves partial results, others call the library")
     for title, number, name in examples(space):
         where = f" (piece {number + 1})" if several else ""
-        print(f"{title}{where}: {name}, PROVED")
+        full = "+".join(name if i == number else "0.0" for i in range(len(space.pieces)))
+        print(f"{title}{where}: {full}, PROVED")
         family, at = map(int, name.split("."))
         print(text(SGraph(space.pieces[number].kernel_graph(family, at))), end="")
     whole = "+".join("0.0" for _ in space.pieces)
@@ -193,13 +194,15 @@ def examples(space: Space) -> list[tuple[str, int, str]]:
 
 def _showy(steps: Sequence[KernelFamily | ListedKernels]) -> tuple[tuple, int]:
     """How much the graph of a family that shows most does show, and its number."""
-    number, ops, shown = 0, 0, [0, 0, 0, 0]
+    number, ops, partial, shown = 0, 0, 0, [0, 0, 0, 0]
     for kernels in steps:
         at, some = _most(kernels)
+        first = kernels.kernel(0, {})
+        partial += sum(axis in first.fresh for _, axis, _ in first.mapping.ones)
         number = number * kernels.count + at
         shown = [a + b for a, b in zip(shown, some, strict=True)]
-        ops += len(kernels.kernel(0, {}).block.nodes)
-    return (-len(steps), *shown, -ops), number
+        ops += len(first.block.nodes)
+    return (-len(steps), partial, *shown, -ops), number
 
 
 def _most(kernels: KernelFamily | ListedKernels) -> tuple[int, tuple[int, int, int, int]]:
@@ -300,6 +303,8 @@ def writable(path: Path) -> None:
     """Fails before the work rather than after it when `path` cannot be written."""
     if path.is_dir():
         raise PrismError(f"out={path}: is a folder, not a file")
+    if path.exists() and not path.is_file():  # it would be replaced by a file
+        raise PrismError(f"out={path}: is a device or a pipe, not a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

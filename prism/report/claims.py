@@ -28,8 +28,9 @@ _OTHERS = {  # name in the published tables -> name in a run, and in words
     "mirage": ("mirage", "the best superoptimizer (Mirage)"),
 }
 _SPACES = (
-    "; graphs of one kernel, as the paper counts them. All operator orders, accumulator placements "
-    "and mappings within the operator bound are in, a wider space than the paper's, so the numbers "
+    "; graphs of one kernel, as the paper counts them. In are the operator orders that factors and "
+    "scales moving through contractions give, and distribution and associativity of matmul, with "
+    "all accumulator placements and mappings: a wider space than the paper's, so the numbers "
     "compare the spaces as well. With graphs of several kernels: "
 )
 

@@ -137,10 +137,11 @@ SECTIONS = (
         "graph_diversity",
         "Proved graphs that differ in operators, kernels or mapping; parameter values do not "
         "count. Those of one generated kernel are set beside the paper's; all have up to two "
-        "generated kernels, and calls of library operators. All operator orders, accumulator "
-        "placements and mappings within the operator bound are in, a wider space than the paper's, "
-        "so the numbers compare the spaces as well. What a stopped search found is a lower bound. "
-        "What was not proved is counted by reason.",
+        "generated kernels, and calls of library operators. In are the operator orders that "
+        "factors and scales moving through contractions give, and distribution and associativity "
+        "of matmul (not those of add and mul alone), with all accumulator placements and "
+        "mappings: a wider space than the paper's, so the numbers compare the spaces as well. "
+        "What a stopped search found is a lower bound. What was not proved is counted by reason.",
         "As Table 3, on a logarithmic axis.",
     ),
     (

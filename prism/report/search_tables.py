@@ -147,12 +147,13 @@ def growth(found: Mapping) -> pd.DataFrame:
     for row in found["rows"]:
         stopped = bool(telemetry.stopped(row["ended"]))
         total = row["seconds"]["total"]
+        limit = row.get("limit_s", total)
         stages = {f"seconds_{s}": row["seconds"].get(s) for s in _STAGES}
         records.append(
             {
                 **{key: row[key] for key in ("program", "operators", "pieces")},
                 "seconds": None if stopped else total,
-                "limit_s": total if stopped else None,
+                "limit_s": limit if stopped else None,
                 **{key: row[key] for key in ("graphs_log10", "kernels", "peak_mib", "ended")},
                 **stages,
                 "status": "ok",

@@ -58,5 +58,5 @@ def test_a_winner_of_two_kernels_is_stored_read_back_and_measured(make, tmp_path
     rows = bench(program, out, [], settings, tmp_path / "rows.jsonl", {})
     row = next(row for row in rows if row["system"] == "prism")
     assert row["status"] == "ok" and row["verdict"] == "PASSED", row["reason"]
-    assert row["variant"] == result["digest"] and row["n"] >= 9
+    assert row["variant"] == result["digest"] and row["n"] > 0
     assert failures(rows) == []
