@@ -1,15 +1,13 @@
-"""Mapping enumeration (paper section 3.4): a choice per class of equal variables.
+"""Mapping enumeration by constraints (paper section 3.4): a choice per class of equal variables.
 
-Grid dimensions are interchangeable, so their assignments are enumerated as *sets* of choices, one
-choice per dimension: symmetry is broken by construction and only the lexicographically smallest
-member of each orbit is ever made.
+For the reference search, which tries each choice on numbers; `kernels` combines choices of grid
+dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
 
 from prism.sgraph.constraints import Constraints, constraints
 from prism.sgraph.graph import GRID_DIMS, BlockGraph, MapVar
@@ -31,20 +29,6 @@ def loop_choices(block: BlockGraph) -> list[Choice]:
     if block.loop is None:
         return [frozenset()]
     return list(assignments(constraints(block), block.loop))
-
-
-def combine(grid: Sequence[Choice], limit: int) -> Iterator[tuple[Choice, ...]]:
-    """Sets of at most `limit` choices, one per grid dimension, that respect equation (2)."""
-    for count in range(min(limit, len(GRID_DIMS)) + 1):
-        for chosen in combinations(grid, count):
-            if all(not a & b for a, b in combinations(chosen, 2)):
-                yield chosen
-
-
-def variables(grid: Sequence[Choice], loop: Choice, loop_dim: str | None) -> frozenset[MapVar]:
-    """The variables that are 1 under these choices."""
-    ones = {MapVar(t, d, p) for p, choice in zip(GRID_DIMS, grid, strict=False) for t, d in choice}
-    return frozenset(ones | {MapVar(t, d, loop_dim) for t, d in loop})
 
 
 def assignments(found: Constraints, par: str) -> Iterator[Choice]:

@@ -33,10 +33,6 @@ class Refuter:
         self.program, self.seed = program, seed
         self._interpreters: dict[tuple[frozenset, int], Interpreter] = {}
 
-    def forget(self) -> None:
-        """Drops the memoized values; call it between groups of candidates that share little."""
-        self._interpreters.clear()
-
     def refute(self, graph: SGraph, candidate: dict[str, Node]) -> Verdict | None:
         """A REFUTED verdict, or None when the numbers agree. `candidate` is `encode(graph)`."""
         interpreter = self._at(graph)

@@ -193,6 +193,72 @@ def test_a_lemma_that_is_not_proved_is_used_nowhere(monkeypatch):
     assert any(cause.startswith("not proved") for cause in result.rejected)
 
 
+def test_without_a_lemma_nothing_is_split_either(monkeypatch):
+    """Choices that were made before the proof, to know what may be split, are made anew."""
+    real = search_module.prove_all
+
+    def weak(goals, limits):
+        proofs = real(goals, limits)
+        open_ = [any(a.op in (Op.MATMUL, Op.RED) for a, _ in goal) for goal in goals]
+        unknown = Verdict(Outcome.UNKNOWN, "axiom gap")
+        verdicts = [unknown if o else v for o, v in zip(open_, proofs.verdicts, strict=True)]
+        return replace(proofs, verdicts=verdicts)
+
+    assert list(splits(search(PROGRAMS["two"])))
+    monkeypatch.setattr(search_module, "prove_all", weak)
+    assert not list(splits(search(PROGRAMS["two"])))
+
+
+def test_a_refuted_lemma_is_used_nowhere(monkeypatch):
+    monkeypatch.setattr(Lemma, "refuted", lambda lemma, _seed: lemma.op is Op.MATMUL)
+    result = search(PROGRAMS["two"])
+    assert not result.gaps and any(c.startswith("refuted: matmul") for c in result.rejected)
+    assert not list(splits(result))
+    for _, graph in result.graphs(True):
+        assert not graph.kernels[0].block.grid
+
+
+def test_a_member_that_is_not_proved_is_left_out(monkeypatch):
+    real = search_module.prove_all
+    program = PROGRAMS["rmsnorm"]
+    own = tuple(node for _, node in program.outputs)
+
+    def weak(goals, limits):
+        proofs = real(goals, limits)
+        unknown = Verdict(Outcome.UNKNOWN, "axiom gap")
+        others = [goal[0][1] == own[0] and goal[0][0] != own[0] for goal in goals]
+        verdicts = [unknown if o else v for o, v in zip(others, proofs.verdicts, strict=True)]
+        return replace(proofs, verdicts=verdicts)
+
+    monkeypatch.setattr(search_module, "prove_all", weak)
+    result = search(program, SINGLE)
+    assert len(result.gaps) == 3  # the other three of its four members
+    (piece,) = result.space.pieces
+    assert len(piece.kernels) == 1 and piece.kernels[0].roots[0].op is Op.MATMUL
+
+
+def test_what_is_left_in_parts_is_read_by_the_second_kernel_alone():
+    """A call of the library takes whole operands; so does every kernel but the one that reduces."""
+    program = symbolic("chain", "O = exp(matmul(matmul(X, A, a), B, b))",
+                       {"X": "n a", "A": "a b", "B": "b c"})  # fmt: skip
+    found = list(splits(search(program), most=10**6))
+    assert found
+    for _, graph in found:
+        fresh = {a for k in graph.kernels for a in k.fresh}
+        readers = [k for k in graph.kernels if any(fresh & set(n.axes) for n in k.block.loaders)]
+        assert len(readers) == 1 and not readers[0].library
+
+
+@pytest.mark.parametrize("name", ["swiglu", "softmax_matmul"])
+def test_no_axis_is_partitioned_by_two_grid_dimensions(name):
+    """Equation (2), of kernels that leave partial results too."""
+    for _, graph in search(PROGRAMS[name]).graphs():
+        for kernel in graph.kernels:
+            for tensor, axis, _ in kernel.mapping.ones:
+                pars = set(kernel.mapping.pars(tensor, axis)) & set(kernel.block.grid)
+                assert len(pars) <= 1
+
+
 # Two generators, one space ------------------------------------------------------------------------
 
 
