@@ -23,6 +23,7 @@ from prism.search.budget import Budget, OutOfBudget
 from prism.search.kernels import Loops, any_axis, grid_choices, grids, no_axis
 from prism.search.members import members, operators
 from prism.search.plans import in_one_kernel
+from prism.search.result import INTERRUPTED
 from prism.search.search import Search
 from prism.sgraph.graph import GRID_DIMS
 from prism.verify.prove import saturated_table
@@ -134,6 +135,8 @@ class _Ablation(Search):
         plans = list(map(in_one_kernel, self.members_of()))
         self.add(plans)
         self.show(plans)
+        if self.result.ended == INTERRUPTED:  # which ends a stage of a search, but this altogether
+            raise KeyboardInterrupt
 
     def members_of(self) -> Iterator[tuple[Node, ...]]:
         """The members of the e-class, each as its roots."""

@@ -185,6 +185,48 @@ def test_a_refuted_lemma_is_used_nowhere(monkeypatch):
         assert not graph.kernels[0].block.grid
 
 
+def test_a_lemma_that_numbers_refute_later_is_no_gap_and_not_used(monkeypatch):
+    """What agreed by chance and is not proved is tried on more numbers."""
+    unlucky = lambda lemma, seed: lemma.op is Op.MATMUL and seed != 0  # noqa: E731
+    monkeypatch.setattr(Lemma, "refuted", unlucky)
+    real, unknown = search_module.prove_all, Verdict(Outcome.UNKNOWN, "axiom gap at pair 0")
+
+    def weak(goals, limits):
+        proofs = real(goals, limits)
+        open_ = [any(a.op in (Op.MATMUL, Op.RED) for a, _ in goal) for goal in goals]
+        verdicts = [unknown if o else v for o, v in zip(open_, proofs.verdicts, strict=True)]
+        return replace(proofs, verdicts=verdicts)
+
+    monkeypatch.setattr(search_module, "prove_all", weak)
+    result = search(PROGRAMS["two"], SINGLE)
+    assert not any(gap.what.startswith("matmul") for gap in result.gaps)
+    assert all(not graph.kernels[0].block.grid for _, graph in result.graphs())
+
+
+def test_an_e_class_cut_short_is_not_exhaustive(monkeypatch):
+    real = search_module.saturated_table
+
+    def stopped(roots, limits):
+        classes, ids, saturation = real(roots, limits)
+        saturation.ended = "e-node limit"
+        return classes, ids, saturation
+
+    monkeypatch.setattr(search_module, "saturated_table", stopped)
+    assert search(PROGRAMS["two"]).ended == "members: e-node limit"
+
+
+def test_gaps_of_pieces_are_gaps_of_the_program(monkeypatch):
+    real, unknown = search_module.prove_all, Verdict(Outcome.UNKNOWN, "axiom gap at pair 0")
+
+    def weak(goals, limits):
+        proofs = real(goals, limits)
+        return replace(proofs, verdicts=[unknown, *proofs.verdicts[1:]])
+
+    monkeypatch.setattr(search_module, "prove_all", weak)
+    result = search(PROGRAMS["rmsnorm"], Bounds(piece=4))
+    assert len(result.space.pieces) == 2 == len(result.gaps)
+
+
 def test_a_member_that_is_not_proved_is_left_out(monkeypatch):
     real = search_module.prove_all
     program = PROGRAMS["rmsnorm"]
@@ -216,10 +258,13 @@ def test_what_is_left_in_parts_is_read_by_the_second_kernel_alone():
         assert len(readers) == 1 and not readers[0].library
 
 
-@pytest.mark.parametrize("name", ["swiglu", "softmax_matmul"])
+@pytest.mark.parametrize("name", ["swiglu", "softmax_matmul", "apart"])
 def test_no_axis_is_partitioned_by_two_grid_dimensions(name):
-    """Equation (2), of kernels that leave partial results too."""
-    for _, graph in search(PROGRAMS[name]).graphs():
+    """Equation (2), of kernels that leave partial results too: one dimension may split the sum of
+    X and partition Y, another partition both."""
+    inputs = {"X": "n d", "Y": "n"}
+    apart = symbolic("apart", "S = sum(X, d)\nT = exp(Y)", inputs, outputs=["S", "T"])
+    for _, graph in search(PROGRAMS.get(name, apart)).graphs():
         for kernel in graph.kernels:
             for tensor, axis, _ in kernel.mapping.ones:
                 pars = set(kernel.mapping.pars(tensor, axis)) & set(kernel.block.grid)
