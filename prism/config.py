@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prism import devices
+from prism.budgets import OPERATORS, check_budgets
 from prism.errors import PrismError
+from prism.model.device import Device
 from prism.program import Program, parse
-from prism.program.node import COMPUTE
 
 if TYPE_CHECKING:
     from prism.search import Bounds
 
 ROOT = Path(__file__).resolve().parent.parent
 _KEYS = {"name", "inputs", "formula", "outputs", "configs"}
-_SWITCHES = {"loop", "split", "cache"}
-_OPERATORS = {"library", "operators"}
-_SECONDS = {"seconds", "limit_s"}
-_FROM_ZERO = {"seed", "extra_operators", "grid"}
-_MOST = {"generated": 2, "kernels": 5, "grid": 3}  # that the search can do
-_NO_GPU = "; a backend for GPUs does not exist yet"
 
 
 def root() -> Path:
@@ -46,12 +41,20 @@ def root() -> Path:
 
 
 def compose(overrides: Sequence[str] = ()) -> Any:
-    """The composed DictConfig of `conf/` under Hydra overrides, checked.
+    """The composed DictConfig of `conf/` under Hydra overrides, checked; `device=auto` is decided.
 
     Raises PrismError with one line for an unknown workload, suite, device or key, for a size that
     is not a positive integer, and for a dtype that the device cannot do.
     """
+    from omegaconf import open_dict
+
     cfg = _compose(overrides)
+    if cfg.device.get("chosen") == "auto":
+        name, why = devices.pick(devices.described(root() / "conf" / "device"))
+        cfg = _compose([*overrides, f"device={name}", "+device.chosen=auto"])
+        with open_dict(cfg):
+            cfg.device.why = why
+    Device.from_json(device_of(cfg))
     device = cfg.device
     if cfg.dtype not in device.dtypes:
         raise PrismError(
@@ -60,46 +63,6 @@ def compose(overrides: Sequence[str] = ()) -> Any:
     check_budgets(plain(cfg))
     workload_of(cfg)
     return cfg
-
-
-def check_budgets(data: Mapping) -> None:
-    """Raises PrismError for a budget that is none, in those sections that `data` has."""
-    for section in ("search", "tune", "bench", "ablation", "growth"):
-        for key, value in data.get(section, {}).items():
-            _check_budget(f"{section}.{key}", key, value)
-    if "seed" in data:
-        _check_budget("seed", "seed", data["seed"])
-
-
-def _check_budget(where: str, key: str, value: Any) -> None:
-    """Seeds are integers from 0, the rest positive numbers, and whole ones but for seconds."""
-    if key == "name":
-        return
-    if key in _SWITCHES:
-        if not isinstance(value, bool):
-            raise PrismError(f"{where}={value!r}: must be true or false")
-        return
-    if key in _OPERATORS:
-        _check_operators(where, value)
-        return
-    zero = key in _FROM_ZERO
-    number = isinstance(value, int) or (key in _SECONDS and isinstance(value, float))
-    number = number and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < 0 or (value == 0 and not zero):
-        kind = "a positive number" if key in _SECONDS else "a positive integer"
-        raise PrismError(f"{where}={value!r}: must be {'an integer from 0' if zero else kind}")
-    if (most := _MOST.get(key)) and value > most:
-        raise PrismError(f"{where}={value!r}: must be {most} at most")
-
-
-def _check_operators(where: str, value: Any) -> None:
-    known = sorted(op.value for op in COMPUTE)
-    if not isinstance(value, list):
-        raise PrismError(f"{where}={value!r}: must be a list of operators such as [matmul]")
-    if unknown := [item for item in value if item not in known]:
-        raise PrismError(
-            f"{where}: {unknown[0]!r} is not an operator; known are {', '.join(known)}"
-        )
 
 
 def _compose(overrides: Sequence[str]) -> Any:
@@ -123,8 +86,7 @@ def _one_line(error: Exception) -> str:
     if missing:
         group, _, choice = str(missing).removesuffix(".yaml").rpartition("/")
         known = ", ".join(getattr(error, "options", None) or ()) or "none"
-        hint = _NO_GPU if group == "device" else ""
-        return f"{group or 'config'} {choice!r} is not in conf/{group}; known are {known}{hint}"
+        return f"{group or 'config'} {choice!r} is not in conf/{group}; known are {known}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     cause = getattr(error, "__cause__", None)
     if cause is not None and str(cause).strip():
@@ -139,10 +101,16 @@ def plain(cfg: Any) -> dict:
     return OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
 
 
+def device_of(cfg: Any) -> dict:
+    """The configured device as plain data, which `prism.model.device.Device.from_json` reads."""
+    device = plain(cfg.device)
+    return {key: device[key] for key in ("name", "backend", "gpu") if key in device}
+
+
 def say_device(cfg: Any) -> None:
-    """Says on stderr what `device=auto` came to."""
-    if "chosen" in cfg.device:
-        print(f"prism: device {cfg.device.chosen}: {cfg.device.name}", file=sys.stderr)
+    """Says on stderr what `device=auto` came to, and why."""
+    if "why" in cfg.device:
+        print(f"prism: device auto: {cfg.device.name} ({cfg.device.why})", file=sys.stderr)
 
 
 # Workloads --------------------------------------------------------------------------------
@@ -276,7 +244,7 @@ def bounds_of(search: Mapping) -> Bounds:
     from prism.search import Bounds
 
     given = dict(search)
-    given |= {key: tuple(given[key]) for key in _OPERATORS & given.keys()}
+    given |= {key: tuple(given[key]) for key in OPERATORS & given.keys()}
     return Bounds(generator=given.pop("name"), **given)
 
 
@@ -310,16 +278,35 @@ def case_slices(
     label = _label(workload | dict(program.sizes), sizes or workload["configs"][0], overrides)
     case = case_name(workload["name"], label)
     kept = {key: workload[key] for key in workload if key in _KEYS - {"configs"}}
-    common = {
-        "case": case,
-        "workload": kept | dict(program.sizes) | dict(program.params),
+    data = kept | dict(program.sizes) | dict(program.params)
+    return slices_of(case, data, settings_of(cfg), search_slice(cfg))
+
+
+def settings_of(cfg: Any) -> dict:
+    """What tuning and benchmarking read beside the case, and may differ from device to device."""
+    return {
         "dtype": cfg.dtype,
-        "device": {key: cfg.device[key] for key in ("name", "backend")},
+        "device": device_of(cfg),
+        "tune": plain(cfg.tune),
+        "baseline": plain(cfg).get("baseline", {}),  # gone when `baseline=[]`
+        "bench": plain(cfg.bench),
+        "seed": cfg.seed,
     }
-    tune = common | {"tune": plain(cfg.tune)}
-    baselines = plain(cfg).get("baseline", {})  # gone when `baseline=[]`
-    bench = common | {"baseline": baselines, "bench": plain(cfg.bench), "seed": cfg.seed}
-    whole = [search_slice(cfg), tune, bench]
+
+
+def slices_of(case: str, workload: Mapping, settings: Mapping, search: Mapping) -> tuple:
+    """The slices of `case_slices`, given the workload of the case, what `settings_of` returns, and
+    the search's slice. A baseline that names its `workloads` runs on those alone."""
+    common = {"case": case, "workload": workload}
+    common |= {key: settings[key] for key in ("dtype", "device")}
+    tune = common | {"tune": settings["tune"]}
+    baselines = {
+        key: spec
+        for key, spec in settings["baseline"].items()
+        if workload["name"] in spec.get("workloads", (workload["name"],))
+    }
+    bench = common | {"baseline": baselines} | {key: settings[key] for key in ("bench", "seed")}
+    whole = [{**search, "dtype": settings["dtype"]}, tune, bench]
     return tune, bench | {
         "config_hash": hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:12]
     }

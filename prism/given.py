@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prism import config
+from prism.budgets import check_budgets
 from prism.errors import PrismError
 from prism.program import Program, program_from_json
 
@@ -62,7 +63,7 @@ def slice_of(text: str, stage: str) -> dict:
     with reading("slice"):
         if "workload" in data:
             config.check_workload(data["workload"])
-        config.check_budgets(data)
+        check_budgets(data)
     return data
 
 

@@ -221,8 +221,7 @@ def test_strings_stay_strings_down_to_the_run(value):
 BAD = {
     "workload=nope": "known are attention,",
     "suite=nope": "known are paper, smoke",
-    "device=h200": "GPUs does not exist yet",
-    "device=cuda": "known are auto, cpu",
+    "device=cuda": "known are a100, auto, cpu, h100, h200",
     "baseline=[eager,tvm]": "baseline 'tvm'",
     "workload.d=0": "size d=0",
     "workload.d=-4": "size d=-4",
