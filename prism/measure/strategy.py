@@ -8,6 +8,8 @@ from typing import Protocol
 
 from prism.instantiate.concrete import Concrete
 from prism.instantiate.sampling import sample
+from prism.model.device import CPU, Device
+from prism.model.rank import rank
 from prism.program import Program
 from prism.sgraph import SGraph
 
@@ -16,7 +18,8 @@ from prism.sgraph import SGraph
 class Space:
     """What may be tried: all mapped graphs, their sizes and the backend's options.
 
-    `limit` is how many configurations the budget allows, `scratch_bytes` the backend's bound.
+    `limit` is how many configurations the budget allows, `scratch_bytes` the backend's bound,
+    `device` what they are tuned for.
     """
 
     program: Program
@@ -25,10 +28,14 @@ class Space:
     seed: int
     limit: int
     scratch_bytes: int
+    device: Device = CPU
 
 
 class Strategy(Protocol):
-    """One interface for all strategies."""
+    """One interface for all strategies. `pruned` counts the configurations that were looked at and
+    left out without compiling them, as they would not run."""
+
+    pruned: int
 
     def propose(
         self, space: Space, history: Sequence[dict], count: int
@@ -42,6 +49,8 @@ class Strategy(Protocol):
 class RandomStrategy:
     """Random points without repeats, in the shares of `sample`; the history is not read."""
 
+    pruned = 0
+
     def __init__(self):
         self._points: list[tuple[str, Concrete]] | None = None
 
@@ -50,15 +59,51 @@ class RandomStrategy:
     ) -> list[tuple[str, Concrete]]:
         """The next `count` of the sample that the seed determines."""
         if self._points is None:
-            self._points = sample(
-                space.graphs,
-                space.program,
-                space.limit,
-                space.seed,
-                space.options,
-                space.scratch_bytes,
-            )
+            self._points = _drawn(space, space.limit)
         return self._points[len(history) : len(history) + count]
 
 
-STRATEGIES: dict[str, type[Strategy]] = {"random": RandomStrategy}
+class RankedStrategy:
+    """Of many random points those that fit the device, the least modelled time first; but every
+    fourth in the order of the sample, so that an error of the model cannot hide what is good.
+
+    The history is not read.
+    """
+
+    POOL = 4096  # points to rank, a millisecond each
+    UNRANKED = 4  # one proposal in so many is a random one
+
+    def __init__(self):
+        self.pruned = 0
+        self._points: list[tuple[str, Concrete]] | None = None
+
+    def propose(
+        self, space: Space, history: Sequence[dict], count: int
+    ) -> list[tuple[str, Concrete]]:
+        """The next `count`. Raises PrismError for a device that has no model (see `rank`)."""
+        if self._points is None:
+            drawn = _drawn(space, max(self.POOL, space.limit))
+            ranked = [(name, concrete) for _, name, concrete in rank(drawn, space.device)]
+            self.pruned = len(drawn) - len(ranked)
+            self._points = _interleaved(ranked, drawn, self.UNRANKED)
+        return self._points[len(history) : len(history) + count]
+
+
+def _drawn(space: Space, count: int) -> list[tuple[str, Concrete]]:
+    options = space.options, space.scratch_bytes
+    return sample(space.graphs, space.program, count, space.seed, *options)
+
+
+def _interleaved(ranked: list, drawn: list, every: int) -> list:
+    """All of `ranked`, each once: in that order, but each `every`-th in the order of `drawn`."""
+    left = {id(point[1]): point for point in ranked}
+    orders = iter([p for p in drawn if id(p[1]) in left]), iter(ranked)
+    found = []
+    while left:
+        order = orders[len(found) % every != every - 1]
+        point = next(p for p in order if id(p[1]) in left)
+        found.append(left.pop(id(point[1])))
+    return found
+
+
+STRATEGIES: dict[str, type[Strategy]] = {"random": RandomStrategy, "ranked": RankedStrategy}
