@@ -156,7 +156,7 @@ def _check_compiler(slices: Iterable[str]) -> None:
     from prism.codegen import BACKENDS
 
     for backend in {json.loads(text)["device"]["backend"] for text in slices}:
-        BACKENDS[backend].build(Path("kernel"), Path("library"))
+        BACKENDS[backend].build([(Path("kernel"), Path("library"))], 0, 1, 1.0)
 
 
 def hold(run: str) -> None:

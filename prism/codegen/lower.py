@@ -45,8 +45,11 @@ from prism.sgraph import Kernel
 _IDENTITY = {"sum": 0.0, "max": -math.inf}
 
 
-def lower(concrete: Concrete) -> TileProgram:
+def lower(concrete: Concrete, library: str = "own") -> TileProgram:
     """The tile program of a concrete graph.
+
+    `library` says what a library operator is (see Backend): one of "torch" rounds its result to
+    the program's dtype, as a vendor's kernel does, one of our own keeps it in fp32.
 
     Raises LoweringError, with the reason, for a graph whose tiles do not fit together at these
     sizes or whose kernels do not read and write the program's tensors.
@@ -54,7 +57,7 @@ def lower(concrete: Concrete) -> TileProgram:
     program = concrete.program
     parts = zip(concrete.bound, concrete.graph.kernels, concrete.sizes, strict=True)
     try:
-        tensors = _tensors(concrete)
+        tensors = _tensors(concrete, library)
         kernels = tuple(_lower_kernel(*part, tensors) for part in parts)
     except LoweringError:
         raise
@@ -75,7 +78,7 @@ def _lower_kernel(
     return replace(lowered, operator=kernel.operator.op)
 
 
-def _tensors(concrete: Concrete) -> dict[str, Tensor]:
+def _tensors(concrete: Concrete, library: str) -> dict[str, Tensor]:
     """All tensors in memory; raises LoweringError when one is read before it is written."""
     program = concrete.program
 
@@ -109,6 +112,8 @@ def _tensors(concrete: Concrete) -> dict[str, Tensor]:
             # row of what is summed over it.
             axes = axes[len(saver.axes) :] + saver.axes
             found[name] = made or tensor(name, axes, "temp", bound)
+            if kernel.library and library == "torch":
+                found[name] = replace(found[name], dtype=program.dtype)
     for name in outputs:
         if name not in found:
             raise LoweringError(f"output {name!r} is written by no kernel")

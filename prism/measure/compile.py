@@ -21,7 +21,9 @@ class Builder(Protocol):
 
     suffix: str
 
-    def build(self, source_path: Path, library_path: Path) -> list[str]:
+    def build(
+        self, pairs: Sequence[tuple[Path, Path]], arch: int | None, jobs: int, timeout: float
+    ) -> list[str]:
         """The compiler's argv. Raises PrismError when there is no compiler."""
 
 
@@ -56,7 +58,7 @@ def compile_one(source: str, backend: Builder, work: Path, timeout: float = 120.
     path = work / f"{digest[:16]}{backend.suffix}"
     library, temporary = path.with_suffix(".so"), path.with_suffix(f".{os.getpid()}.tmp.so")
     write_text(path, source)
-    command = tuple(str(part) for part in backend.build(path, temporary))
+    command = tuple(str(part) for part in backend.build([(path, temporary)], None, 1, timeout))
     # Its temporary files go with ours, even when it is stopped in the middle.
     env = {**os.environ, "TMPDIR": str(work)}
     try:

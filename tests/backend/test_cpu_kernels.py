@@ -48,7 +48,8 @@ def start(tile, folder):
     name = f"k{len(list(folder.iterdir()))}"
     path, library = folder / f"{name}.cpp", folder / f"{name}.so"
     path.write_text(cpu.source(tile))
-    return subprocess.Popen(cpu.build(path, library), stderr=subprocess.PIPE, text=True), library
+    command = cpu.build([(path, library)], None, 1, 60.0)
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True), library
 
 
 def finish(tile, started, inputs, threads=2):

@@ -70,7 +70,8 @@ class FakeBackend:
 
     suffix = ".src"
 
-    def build(self, source, library):
+    def build(self, pairs, arch, jobs, timeout):
+        ((source, library),) = pairs
         code = (
             "import sys, time, pathlib as p; s = p.Path(sys.argv[1]).read_text();"
             "'hang' in s and time.sleep(60);"
@@ -103,8 +104,8 @@ def test_a_hanging_compiler_is_stopped(tmp_path):
 
 def test_a_missing_compiler_is_the_user_s_error(tmp_path):
     class Missing(FakeBackend):
-        def build(self, source, library):
-            return ["/nonexistent/compiler", str(source)]
+        def build(self, pairs, arch, jobs, timeout):
+            return ["/nonexistent/compiler", str(pairs[0][0])]
 
     with pytest.raises(PrismError, match="cannot run the compiler '/nonexistent/compiler'"):
         compile_all(["x"], Missing(), tmp_path, jobs=1)

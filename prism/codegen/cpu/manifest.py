@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
-from prism.codegen.backend import Backend
+from prism.codegen.backend import Backend, Pairs
 from prism.codegen.cpu.printer import SCHEDULES, source
+from prism.codegen.cpu.read import read_source
 from prism.errors import PrismError
 from prism.instantiate.space import SCRATCH_BYTES
 
@@ -19,11 +19,12 @@ FLAGS = [
 ]
 
 
-def build(source_path: Path, library_path: Path) -> list[str]:
-    """The compile command. The compiler is $CXX, else g++ or clang++ on PATH.
+def build(pairs: Pairs, arch: int | None, jobs: int, timeout: float) -> list[str]:
+    """The command that compiles one source. The compiler is $CXX, else g++ or clang++ on PATH.
 
     Raises PrismError when there is none.
     """
+    ((source_path, library_path),) = pairs
     wanted = os.environ.get("CXX")
     for name in [wanted] if wanted else ["g++", "clang++"]:
         found = shutil.which(name)
@@ -39,8 +40,12 @@ CPU = Backend(
     name="cpu",
     dtypes=("bf16", "fp16", "fp32"),
     suffix=".cpp",
+    built=".so",
+    batch=False,
     source=source,
+    read=read_source,
     build=build,
     options={"schedule": SCHEDULES},
     scratch_bytes=SCRATCH_BYTES,
+    library="own",
 )
