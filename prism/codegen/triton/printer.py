@@ -111,7 +111,9 @@ def _kernel(program: t.TileProgram, index: int, kernel: t.TileKernel) -> str:
     once = _masks(axes, [*pre, *body, *post], in_loop=False)
     lines = [*_place(kernel), *_indices(axes, [*pre, *body, *post, *once]), *once]
     lines += _masks(axes, pre, in_loop=True) + pre
-    if kernel.loop is not None:
+    if kernel.loop is not None and kernel.loop.count == 1:
+        lines += body  # in a loop its values would end with it
+    elif kernel.loop is not None:
         lines.append(f"for it in range(0, {_count(kernel.loop)}):")
         inside = _masks(axes, body, in_loop=True, iteration=" - i * {}") + body
         if re.search(r"\bi\b", "\n".join(inside)):
