@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import pandas as pd
 
 from prism.errors import PrismError
+from prism.report.claim import FAILS, HOLDS, NOT_MEASURED, PARTLY, STOPPED, Claim, part
+from prism.report.kernel_claims import kernel_claims
+from prism.report.offline_table import compiles
 from prism.report.published import Published, number, numbers
-from prism.report.run import PRISM, REFERENCE, Run
+from prism.report.run import PRISM, Run
 from prism.report.search_tables import LIMIT
-from prism.report.tables import NOISY
 from prism.report.telemetry import stopped
 from prism.sgraph.family import Space
 
-HOLDS, FAILS, NOT_MEASURED = "holds", "does not hold", "not measured here"
-TOO_NOISY = "too noisy here"
-PARTLY = "holds where measured"  # nothing against it, but not all that the claim covers was run
-STOPPED = "not decided: stopped"  # at a limit, before it could be told
-_NONE = "none of the paper's configurations was measured"
 _SEARCH_BOUND = 10.0  # seconds for a workload on two cores: this project's own, not the paper's
-_OTHERS = {  # name in the published tables -> name in a run, and in words
-    "torch_compile": ("compiled", "torch.compile"),
-    "tvm": ("tvm", "TVM (Ansor)"),
-    "mirage": ("mirage", "the best superoptimizer (Mirage)"),
-}
 _SPACES = (
     "; graphs of one kernel, as the paper counts them. In are the operator orders that factors and "
     "scales moving through contractions give, and distribution and associativity of matmul, with "
@@ -35,101 +26,19 @@ _SPACES = (
 )
 
 
-@dataclass(frozen=True)
-class Claim:
-    """`where` in the paper, what it says, what this run shows, and whether that agrees."""
-
-    where: str
-    claim: str
-    measured: str
-    verdict: str
-
-
 def claims(run: Run, tables: dict[str, pd.DataFrame], published: Published) -> list[Claim]:
-    """All claims of the paper's evaluation that a run could bear on; `published` must be whole."""
-    kernel = tables["kernel_time"]
-    # Claims are about the paper's own configurations; a workload of one's own is not in them.
-    ours = kernel[(kernel.system == PRISM) & kernel.published_prism_vs_mirage.notna()]
-    paper = _among(kernel, ours)
-    best = {name: max(numbers(published.kernel, f"prism_vs_{name}")) for name in _OTHERS}
+    """All claims of the paper's evaluation that a run could bear on, and this project's own about
+    what it compiled; `published` must be whole."""
     return [
-        _fastest(kernel, ours, len(published.kernel)),
-        *(_faster(paper, *names, best[name]) for name, names in _OTHERS.items()),
+        *kernel_claims(tables["kernel_time"], published),
         _search_seconds(tables["search_time"], published),
         _graphs(tables["graph_diversity"], published),
         _shared_search(run),
         _checked(run),
         _total(tables["optimization_time"], max(numbers(published.total, "prism_vs_mirage"))),
         _ablation(tables.get("ablation"), published),
+        *([] if run.offline is None else [compiles(run.offline)]),
     ]
-
-
-def _fastest(kernel: pd.DataFrame, ours: pd.DataFrame, configs: int) -> Claim:
-    """A win counts where every named baseline has a sound time in the same configuration."""
-    text = f"Prism has the fastest kernel on all {configs} configurations"
-    ours = ours[ours.status != "missing"]
-    if ours.empty:
-        return Claim("7.2", text, _NONE, NOT_MEASURED)
-    rivals = kernel[~kernel.system.isin([PRISM, REFERENCE])]
-    rivals = _among(rivals, ours)
-    failed = rivals[rivals.status != "ok"]
-    noisy = rivals[(rivals.status == "ok") & (rivals.p80_us > NOISY * rivals.p20_us)]
-    part = {*_keys(failed), *_keys(noisy)}
-    told = ours[ours.ratio_to_best_baseline.notna() & (ours.noise == "")]
-    behind = int((told.ratio_to_best_baseline < 1).sum())
-    won = [key in part for key in _keys(told[told.ratio_to_best_baseline >= 1])]
-    ahead, ahead_of_part = won.count(False), won.count(True)
-    unclear = int((ours.noise != "").sum())
-    lost = ours[(ours.noise == "") & ours.status.isin(["failed", "suspect"])]
-    others = _names(rivals)
-    measured = f"fastest on {ahead} of {len(ours)} measured, against {others or 'no baseline'}"
-    absent = [name for name in ("tvm", "mirage") if name not in set(kernel.system)]
-    if absent:
-        measured += f" (not run: {', '.join(absent)})"
-    if ahead_of_part:
-        measured += f"; on {ahead_of_part} more only against those with a sound time"
-    for what, rows in (("failed", failed), ("noisy", noisy)):
-        counts = rows.system.value_counts(sort=False).items()
-        measured += "".join(f"; {system} {what} in {n}" for system, n in counts)
-    if unclear:
-        measured += f"; {unclear} too noisy to tell"
-    if without := len(ours) - len(told) - unclear:
-        measured += f"; {without} without a comparable time"
-    measured += _part(len(ours), configs, "configurations")
-    if behind or len(lost):  # no kernel is not a fast kernel
-        return Claim("7.2", text, measured, FAILS)
-    if not ahead:
-        noise = unclear or len(noisy)
-        return Claim("7.2", text, measured, TOO_NOISY if noise else NOT_MEASURED)
-    return Claim("7.2", text, measured, HOLDS if ahead == configs and not absent else PARTLY)
-
-
-def _ratios(kernel: pd.DataFrame, system: str) -> pd.Series:
-    """How many times slower a system is than Prism, where both pass."""
-    passing = kernel[(kernel.status == "ok") & kernel.median_us.notna()]
-    times = passing.groupby(["workload", "config", "dtype", "system"]).median_us.min().unstack()
-    if PRISM not in times or system not in times:
-        return pd.Series(dtype=float)
-    return (times[system] / times[PRISM]).dropna()
-
-
-def _faster(kernel: pd.DataFrame, system: str, words: str, published: float) -> Claim:
-    text = f"Up to {published}x faster than {words}"
-    if kernel.empty or (kernel.system == PRISM).sum() == (kernel.status == "missing").sum():
-        return Claim("7.2", text, _NONE, NOT_MEASURED)
-    if system not in set(kernel.system):
-        return Claim("7.2", text, f"{system} is not among the systems of this run", NOT_MEASURED)
-    ratio = _ratios(kernel[~(kernel.p80_us > NOISY * kernel.p20_us)], system)
-    unclear = len(_ratios(kernel, system)) - len(ratio)
-    if ratio.empty and unclear:
-        return Claim("7.2", text, f"all {unclear} pairs are too noisy to tell", TOO_NOISY)
-    if ratio.empty:
-        why = f"no passing pair of Prism and {system} in the paper's configurations"
-        return Claim("7.2", text, why, NOT_MEASURED)
-    workload, config, _ = ratio.idxmax()
-    measured = f"up to {ratio.max():.2f}x ({workload} {config}), median {ratio.median():.2f}x"
-    measured += f"; {unclear} too noisy to tell" if unclear else ""
-    return Claim("7.2", text, measured, HOLDS if round(ratio.max(), 1) >= published else FAILS)
 
 
 def _search_seconds(table: pd.DataFrame, published: Published) -> Claim:
@@ -173,7 +82,7 @@ def _search_seconds(table: pd.DataFrame, published: Published) -> Claim:
         f"{within} of {len(known)}: {', '.join(parts)}"
     )
     workloads = len(published.search)
-    measured += _part(len(known), workloads, "workloads")
+    measured += part(len(known), workloads, "workloads")
     verdict = _for_workloads(int(faster.sum()) if spent <= theirs else 0, len(known), workloads)
     return Claim("7.4", text, measured, STOPPED if at_least and verdict != FAILS else verdict)
 
@@ -194,7 +103,7 @@ def _graphs(table: pd.DataFrame, published: Published) -> Claim:
     enough, open_ends = len(known) - len(fewer), sum(map(bool, map(stopped, fewer.ended)))
     measured = f"at least as many on {enough} of {len(known)} workloads: "
     workloads = len(published.graphs)
-    measured += ", ".join(parts) + _part(len(known), workloads, "workloads") + _SPACES
+    measured += ", ".join(parts) + part(len(known), workloads, "workloads") + _SPACES
     measured += ", ".join(f"{r.workload} {_amount(r)}" for r in known.itertuples())
     if open_ends and open_ends == len(fewer):  # a whole search might have found enough
         return Claim("7.5", text, measured, STOPPED)
@@ -302,20 +211,6 @@ def _slower(row) -> str:
     return f"concrete maps take {row.seconds:.3g} s, {row.speedup_of_symbolic:,.0f} times"
 
 
-def _names(rivals: pd.DataFrame) -> str:
-    return ", ".join(dict.fromkeys(rivals[rivals.status == "ok"].system))
-
-
-def _keys(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
-    return list(zip(frame.workload, frame.config, frame.dtype, strict=True))
-
-
-def _among(frame: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
-    """The rows whose workload, configuration and dtype stand in `others`."""
-    wanted = set(_keys(others))
-    return frame[pd.Series([key in wanted for key in _keys(frame)], frame.index, dtype=bool)]
-
-
 def _range(rows: Iterable[dict[str, str]], column: str) -> tuple[str, str]:
     """The least and the greatest number of a column."""
     found = numbers(rows, column)
@@ -326,7 +221,3 @@ def _for_workloads(holding: int, measured: int, workloads: int) -> str:
     if holding < measured:
         return FAILS
     return HOLDS if measured == workloads else PARTLY
-
-
-def _part(count: int, all_of_them: int, what: str) -> str:
-    return "" if count == all_of_them else f" ({count} of the paper's {all_of_them} {what})"

@@ -15,10 +15,16 @@ COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
         "p20_p80": ("p20–p80 µs", "range"),
         "ratio_to_best_baseline": ("ratio to best baseline", "x"),
         "read_speed_fraction": ("share of read speed", "%"),
-        "published_ratio": ("published ratio", "words"),
+        "modelled_roofline_us": ("modelled bound µs", "us"),
+        "of_modelled_roofline": ("share of modelled bound", "%"),
+        "modelled_us": ("modelled µs", "us"),
+        "published_ratio": ("published ratio (A100)", "words"),
         "warm_median_us": ("warm median µs", "us"),
         "error_max": ("error", "e"),
         "bound_max": ("bound", "e"),
+        "registers": ("registers", "int"),
+        "spill_bytes": ("spilled bytes", "int"),
+        "shared_bytes": ("shared bytes", "int"),
     },
     "optimization_time": {
         "workload": ("workload", "word"),
@@ -85,6 +91,29 @@ COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
         "peak_mib": ("peak MiB", "int"),
         "ended": ("ended", "word"),
     },
+    "offline": {
+        "workload": ("workload", "word"),
+        "config": ("configuration", "word"),
+        "dtype": ("dtype", "word"),
+        "device": ("device", "word"),
+        "arch": ("sm_", "plain"),
+        "compiled_of": ("compiled of tried", "limit"),
+        "failed": ("not compiled", "words"),
+        "registers_told": ("registers, median; most", "limit"),
+        "spilled": ("spilling; most bytes", "limit"),
+        "shared_told": ("shared KiB, median; most", "limit"),
+        "modelled_shared": ("modelled shared over compiler's", "range"),
+        "modelled_best_us": ("best modelled µs", "us"),
+        "reason": ("reason", "reason"),
+    },
+}
+GPU_ONLY = {  # columns of rows of a GPU, left out where no row has them
+    "modelled_roofline_us",
+    "of_modelled_roofline",
+    "modelled_us",
+    "registers",
+    "spill_bytes",
+    "shared_bytes",
 }
 SECTIONS = (
     (
@@ -98,6 +127,11 @@ SECTIONS = (
         "Published ratios are Prism's over the system named; the CSV holds every column. A "
         "ratio in grey is noisy: its row, or the baseline it is taken against, has a p80 above 3 "
         "times its p20, and no claim rests on it. "
+        "The system named sdpa is an expert's kernel, PyTorch's scaled_dot_product_attention, for "
+        "attention alone: it is compared, and the best baseline is taken without it. "
+        "Modelled figures are of no clock: the bound is the least time that the device's bandwidth "
+        "and rates allow, and a measured time below it would be wrong. Registers (of a thread), "
+        "spilled and shared bytes are what the compiler reports of the largest kernel. "
         "Numerics paper: softmax is exp(x) / sum without the running maximum, as in the paper; "
         "own: as the system itself does it, and PyTorch subtracts the maximum.",
         "As Figure 6, upper: the best passing baseline of each configuration is 1. Bars are "
@@ -166,6 +200,20 @@ SECTIONS = (
         "piece has its own graphs, so that the number of graphs is a product. Stages of a program "
         "in pieces are summed over the processes that search them, and may exceed the total.",
         "Seconds on a logarithmic axis. An open bar with an arrow was stopped there.",
+    ),
+    (
+        "offline",
+        "Compiled for GPUs",
+        "offline",
+        "",
+        "Kernels for GPUs, compiled with no GPU at hand: nothing here was run or timed. Of each "
+        "configuration's proved graphs, some sizes and options at random and some that the model "
+        "of the device ranks first; each graph was proved as a whole before. A configuration that "
+        "by the estimate does not fit the device is not tried (fit). Registers are of a thread and "
+        "shared memory of a block, as the compiler reports them of a configuration's largest "
+        "kernel. Modelled figures, on a hatched ground, are estimates made before compiling: "
+        "shared memory over what the compiler then took, and the least time by the model.",
+        "",
     ),
     (
         "rules",

@@ -15,8 +15,8 @@ from markupsafe import Markup
 from prism.errors import PrismError
 from prism.program import program_from_json
 from prism.report import facts, telemetry
-from prism.report.claims import FAILS, HOLDS, PARTLY, Claim
-from prism.report.layout import COLUMNS, SECTIONS, STAGES
+from prism.report.claim import FAILS, HOLDS, PARTLY, Claim
+from prism.report.layout import COLUMNS, GPU_ONLY, SECTIONS, STAGES
 from prism.report.published import UNKNOWN
 from prism.report.run import PRISM, Case, Run
 from prism.sgraph import SGraph
@@ -75,11 +75,13 @@ def _resource(name: str) -> str:
 def _grid(name: str, table: pd.DataFrame) -> dict:
     table = _joined(name, table)
     columns = {c: spec for c, spec in COLUMNS[name].items() if c in table.columns}
+    empty = {c for c in GPU_ONLY & columns.keys() if table[c].isna().all()}
+    columns = {c: spec for c, spec in columns.items() if c not in empty}
     if not any(table.reason):
         columns.pop("reason", None)
     if name in _WHOLE and not any(map(telemetry.stopped, table.ended)):
         columns.pop("ended")
-    if "dtype" in columns and table["dtype"].nunique() < 2:
+    if name == "kernel_time" and table["dtype"].nunique() < 2:
         columns.pop("dtype")  # what ran, above, names it
     places = {c: _places(table[c]) for c, (_, how) in columns.items() if how == "published"}
     heads = [
@@ -107,6 +109,7 @@ def _grid(name: str, table: pd.DataFrame) -> dict:
             reason = {"text": f"{record['status']}: {record['reason']}", "kind": "reason"}
             cells[first : last + 1] = [reason | {"span": last - first + 1}]
         ours = record.get("system") == PRISM
+        bad = bad and record["status"] != "unavailable"  # what is not there did not fail
         rows.append({"cells": cells, "kind": "bad" if bad else "best" if ours else ""})
     return {"heads": heads, "rows": rows}
 
@@ -149,6 +152,14 @@ def _joined(name: str, table: pd.DataFrame) -> pd.DataFrame:
         table["graphs_all"] = ["" if pd.isna(n) else _graphs(every, n) for every, n in shown]
     if name == "rules":
         table["milliseconds"] = 1e3 * table.seconds
+    if name == "offline":
+        table["compiled_of"] = _pairs(table.compiled, table.tried, "{:,} of {:,}")
+        for what in ("registers", "shared_kib"):
+            ends = table[f"{what}_median"], table[f"{what}_max"]
+            table[f"{what.partition('_')[0]}_told"] = _pairs(*ends, "{:,.3g}; {:,.3g}")
+        table["spilled"] = _pairs(table.spilling, table.spill_bytes_max, "{:,}; {:,.0f}")
+        ends = table.modelled_shared_ratio_min, table.modelled_shared_ratio_max
+        table["modelled_shared"] = _pairs(*ends, "{:.2f}–{:.2f}")
     if name in ("ablation", "growth"):
         table["spent"] = _spent(table.seconds, table)
     if name == "ablation":
@@ -157,6 +168,12 @@ def _joined(name: str, table: pd.DataFrame) -> pd.DataFrame:
         ends = zip(table.assignments, table.assignments_all, strict=True)
         table["tried"] = [f"{some:,} of {every:,.0f}" for some, every in ends]
     return table
+
+
+def _pairs(first: pd.Series, second: pd.Series, form: str) -> list[str]:
+    """Two columns as one text; empty where a value is missing."""
+    ends = zip(first, second, strict=True)
+    return ["" if pd.isna(a) or pd.isna(b) else form.format(a, b) for a, b in ends]
 
 
 def _graphs(count: object, log10: float) -> str:
@@ -192,13 +209,13 @@ def _places(column: Iterable) -> int:
 
 
 def _kind(column: str, how: str) -> str:
-    if how == "words":
-        return "published" if column.startswith("published") else "number"
-    if how == "limit":
-        return "number"
+    """The classes of a cell: published and modelled figures have grounds of their own."""
     if how in ("word", "reason"):
         return how
-    return "number published" if column.startswith("published") else "number"
+    ground = next((kind for kind in ("published", "modelled") if kind in column), "")
+    if how == "words" and ground:
+        return ground
+    return f"number {ground}".strip()
 
 
 def _cell(value: object, how: str, places: int) -> str:
@@ -212,6 +229,8 @@ def _cell(value: object, how: str, places: int) -> str:
         return "" if how == "reason" else facts.NONE
     if how in ("word", "reason") or isinstance(value, str):
         return str(value)
+    if how == "plain":
+        return f"{int(value)}"
     if how == "int":
         return f"{int(value):,}"
     if how == "published":

@@ -43,7 +43,7 @@ def draw(tables: dict[str, pd.DataFrame]) -> dict[str, str]:
 
 def _relative(table: pd.DataFrame) -> Figure | None:
     """Figure 6, upper: performance relative to the best baseline, which is 1 by definition."""
-    shown = table[table.system != REFERENCE]
+    shown = table[(table.system != REFERENCE) & (table.status != "unavailable")]
     if not shown.ratio_to_best_baseline.notna().any():
         return None
     cases = _cases(table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,17 +11,13 @@ import yaml
 from prism.errors import PrismError
 from prism.measure.rows import read_rows
 from prism.report import settings
+from prism.report.extras import KINDS, read_extra, read_json
 
 PRISM = "prism"
 REFERENCE = "read"  # a kernel that only reads the inputs: what any kernel could at best reach
+EXPERT = "sdpa"  # an expert's kernel, for attention alone: a system to compare with, no baseline
 _ORDER = ("rmsnorm", "rmsnorm_mlp", "swiglu", "attention", "qk_attention")  # as in the paper
-_SYSTEMS = (PRISM, "eager", "compiled")
-_EXTRAS = {  # files of seconds, and what each of their rows holds
-    "ablation": {"imap", "fmap", "omap", "sizes", "seconds", "ended", "graphs"}
-    | {"assignments", "assignments_all"},
-    "growth": {"program", "operators", "pieces", "seconds", "graphs_log10", "kernels"}
-    | {"ended", "peak_mib"},
-}
+_SYSTEMS = (PRISM, "eager", "compiled", EXPERT)
 
 
 @dataclass
@@ -76,6 +71,7 @@ class Run:
     left_out: list[str] = field(default_factory=list)
     ablation: dict | None = None
     growth: dict | None = None
+    offline: dict | None = None
 
     @property
     def rows(self) -> list[dict]:
@@ -100,12 +96,12 @@ def read(run_dir: Path) -> Run:
     planned = [str(name) for name in planned] if isinstance(planned, (dict, list)) else []
     cases = {name: Case(name) for name in planned}
     for path in sorted(run_dir.glob("search/*.json")):
-        data = _json(path, problems)
+        data = read_json(path, problems)
         if data is not None:
             searches[str(data.get("workload") or path.stem)] = data
     for path in sorted(run_dir.glob("tune/*/winner.json")):
         case = cases.setdefault(path.parent.name, Case(path.parent.name))
-        case.winner = _json(path, problems)
+        case.winner = read_json(path, problems)
         sources = sorted(path.parent.glob("kernel.*"))
         texts = [s.read_text(encoding="utf-8", errors="replace") for s in sources if s.is_file()]
         case.source = texts[0] if texts else None
@@ -113,7 +109,7 @@ def read(run_dir: Path) -> Run:
         name = path.name.removesuffix(".jsonl")
         case = cases.setdefault(name, Case(name))
         case.rows = sorted(_rows(path, case, problems), key=_system_key)
-    extras = {name: _extra(run_dir, name, config, problems) for name in _EXTRAS}
+    extras = {name: read_extra(run_dir, name, config, problems) for name in KINDS}
     if (
         not searches
         and not any(extras.values())
@@ -141,31 +137,6 @@ def read(run_dir: Path) -> Run:
     run = Run(run_dir, config, searches, ordered, problems, left_out, **found)
     _say_missing(run)
     return run
-
-
-def _extra(run_dir: Path, name: str, config: dict, problems: list[str]) -> dict | None:
-    """ablation.json or growth.json; empty where the configuration plans none."""
-    path = run_dir / f"{name}.json"
-    planned = settings.plans(config, name)
-    if not path.is_file():
-        if planned:
-            problems.append(f"{name}: not timed (no {name}.json)")
-        return None
-    if planned is False:
-        return {}
-    data = _json(path, problems)
-    if data is None:
-        return None
-    rows = data.get("rows")
-    if not (rows and isinstance(rows, list)) or not all(
-        isinstance(row, dict) and row.keys() >= _EXTRAS[name] for row in rows
-    ):
-        problems.append(f"{name}.json is damaged and was left out: rows of another form")
-        return None
-    if differs := settings.extra_differs(config, name, data):
-        problems.append(f"{name}.json was made with other settings and left out: {differs}")
-        return None
-    return data
 
 
 def _leave_out_others(config: dict, searches: dict, cases: dict, problems: list[str]) -> None:
@@ -232,17 +203,6 @@ def _config(path: Path, problems: list[str]) -> dict:
     return data
 
 
-def _json(path: Path, problems: list[str]) -> dict | None:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        data = None
-    if not isinstance(data, dict):
-        problems.append(f"{path.parent.name}/{path.name} is damaged and was left out")
-        return None
-    return data
-
-
 def _rows(path: Path, case: Case, problems: list[str]) -> list[dict]:
     try:
         rows = read_rows(path)
@@ -262,7 +222,7 @@ def _workload_key(name: str) -> tuple:
 
 
 def system_order(name: str) -> tuple:
-    """Prism first, then eager and compiled, then the rest by name, the reference kernel last."""
+    """Prism first, then eager, compiled and sdpa, the rest by name, the reference kernel last."""
     place = _SYSTEMS.index(name) if name in _SYSTEMS else len(_SYSTEMS)
     return (name == REFERENCE, place, name)
 

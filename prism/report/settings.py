@@ -48,13 +48,23 @@ def search_differs(config: Mapping, search: Mapping) -> str:
 
 
 def plans(config: Mapping, name: str) -> bool | None:
-    """Whether the suite of config.yaml has an `ablation` or a `growth`; None if it does not say."""
+    """Whether config.yaml has an `ablation`, a `growth` or `offline`; None if it does not say.
+
+    The first two are a suite's own, and `offline` is every run's.
+    """
+    if name == "offline":
+        return True if name in config else None
     suite = _section(config, "suite")
     return bool(suite[name]) if name in suite else None
 
 
 def extra_differs(config: Mapping, name: str, data: Mapping) -> str:
-    """In what an ablation's settings are not the planned ones; a growth records none."""
+    """In what the settings of an extra are not the planned ones; a growth records none."""
+    if name == "offline":
+        cases = config.get("cases")
+        planned = sorted(map(str, cases)) if isinstance(cases, (dict, list)) else None
+        differs = _unlike(_section(config, name), data.get("settings"))
+        return differs or _unlike({"cases": planned}, {"cases": sorted(map(str, data["cases"]))})
     if name != "ablation":
         return ""
     planned = _section(_section(config, "suite"), name)

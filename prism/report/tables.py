@@ -11,15 +11,17 @@ import pandas as pd
 from prism.files import write
 from prism.report import search_tables
 from prism.report.frames import MISSING, frame_of
+from prism.report.offline_table import offline
 from prism.report.published import Published, number
-from prism.report.run import PRISM, REFERENCE, Case, Run
+from prism.report.run import EXPERT, PRISM, REFERENCE, Case, Run
 
+COMPILER = ("registers", "spill_bytes", "shared_bytes")  # what it reports of a GPU's kernel
 NOISY = 3  # p80 over p20 of the cold times from which on a median says little
 
 
 def build_tables(run: Run, published: Published) -> dict[str, pd.DataFrame]:
     """All tables by name: kernel_time, optimization_time, search_time, graph_diversity, rules, and
-    ablation and growth where the run has them."""
+    ablation, growth and offline where the run has them."""
     tables = {
         "kernel_time": kernel_time(run, published),
         "optimization_time": optimization_time(run, published),
@@ -31,6 +33,8 @@ def build_tables(run: Run, published: Published) -> dict[str, pd.DataFrame]:
         tables["ablation"] = search_tables.ablation(run.ablation, published)
     if run.growth is not None:
         tables["growth"] = search_tables.growth(run.growth)
+    if run.offline is not None:
+        tables["offline"] = offline(run.offline)
     return tables
 
 
@@ -38,9 +42,12 @@ def kernel_time(run: Run, published: Published) -> pd.DataFrame:
     """Figure 6, upper: one row a system and case.
 
     `ratio_to_best_baseline` is the best passing baseline's median over this median, within one
-    workload, configuration and dtype; above 1 is faster. The reference kernel `read` is compared
-    too but is never a baseline. `noise` says which spread makes the row's median or ratio doubtful;
-    it stands in `reason` as well.
+    workload, configuration and dtype; above 1 is faster. The reference kernel `read` and an
+    expert's `sdpa` are compared too but are never a baseline. `noise` says which spread makes the
+    row's median or ratio doubtful; it stands in `reason` as well. Of rows of a GPU,
+    `modelled_roofline_us` is the least time by the model of the device, `of_modelled_roofline` its
+    share of the median, and `modelled_us` what the model expected of Prism's kernel; registers (of
+    a thread), spilled and shared bytes are the compiler's own report.
     """
     records = []
     for case in run.cases:
@@ -53,7 +60,8 @@ def kernel_time(run: Run, published: Published) -> pd.DataFrame:
     template = _kernel_record({}, None, {}, "")
     text = "workload config dtype system status reason published_prism_vs_torch_compile "
     text += "published_prism_vs_tvm verdict numerics timer variant device commit config_hash noise"
-    return frame_of(records, template, text.split(), whole=("n", "threads"))
+    whole = ("n", "threads", *COMPILER)
+    return frame_of(records, template, text.split(), whole)
 
 
 def _kernel_record(row: dict, best: dict | None, paper: dict, noise: str) -> dict:
@@ -71,6 +79,10 @@ def _kernel_record(row: dict, best: dict | None, paper: dict, noise: str) -> dic
         **{k: row.get(k) for k in ("numerics", "timer", "variant", "device", "threads")},
         **{k: row.get(k) for k in ("commit", "config_hash")},
         "noise": noise,
+        "modelled_roofline_us": row.get("roofline_us"),
+        "of_modelled_roofline": row.get("roofline_fraction"),
+        "modelled_us": row.get("modelled_us"),
+        **{k: row.get(k) for k in COMPILER},
     }
 
 
@@ -146,7 +158,7 @@ def _best_baselines(rows: Iterable[dict]) -> dict[str | None, dict]:
     best: dict[str | None, dict] = {}
     for row in rows:
         median = row.get("median_us")
-        if row["system"] in (PRISM, REFERENCE) or row["status"] != "ok" or not median:
+        if row["system"] in (PRISM, REFERENCE, EXPERT) or row["status"] != "ok" or not median:
             continue
         known = best.setdefault(row.get("dtype"), row)
         if median < known["median_us"]:

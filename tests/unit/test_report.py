@@ -117,7 +117,7 @@ def test_published_numbers_stand_only_beside_the_papers_configurations(tmp_path)
     assert stated == {("d=1024,n=8", "4.9", "5.4"), ("d=1024,n=16", "unknown", "unknown")}
     assert sum(r["published_prism_s"] != "" for r in table(run, "optimization_time")) == 30
     fastest = verdicts(run)["Prism has the fastest kernel on all 10 configurations"]
-    assert fastest[0].startswith("fastest on 10 of 10 measured")
+    assert fastest[0].startswith("on cpu, bf16: fastest on 10 of 10 measured")
 
 
 def test_rows_keep_raw_samples(tmp_path):
@@ -163,9 +163,12 @@ def test_claims_say_holds_does_not_hold_or_why_not_measured(tmp_path):
     found = verdicts(run)
     fastest = found["Prism has the fastest kernel on all 10 configurations"]
     against = "against eager, compiled (not run: tvm, mirage)"
-    assert fastest == (f"fastest on 10 of 10 measured, {against}", "holds where measured")
+    assert fastest == (
+        f"on cpu, bf16: fastest on 10 of 10 measured, {against}",
+        "holds where measured",
+    )
     compiled = found["Up to 4.9x faster than torch.compile"]
-    assert compiled[0].startswith("up to 1.50x (rmsnorm d=4096,n=8)")
+    assert compiled[0].startswith("on cpu, bf16: up to 1.50x (rmsnorm d=4096,n=8)")
     assert compiled[1] == "does not hold"
     tvm = found["Up to 5.4x faster than TVM (Ansor)"]
     assert tvm == ("tvm is not among the systems of this run", "not measured here")
@@ -181,7 +184,7 @@ def test_claims_say_holds_does_not_hold_or_why_not_measured(tmp_path):
     assert found["One search of a workload serves all its configurations"][1] == "holds"
     change(run, CASE, "prism", median_us=160.0)
     fastest = verdicts(run)["Prism has the fastest kernel on all 10 configurations"]
-    assert fastest == (f"fastest on 9 of 10 measured, {against}", "does not hold")
+    assert fastest == (f"on cpu, bf16: fastest on 9 of 10 measured, {against}", "does not hold")
     change(run, CASE, "prism", status="failed", reason="killed", median_us=None)
     fastest = verdicts(run)["Prism has the fastest kernel on all 10 configurations"]
     assert fastest[0].endswith("1 without a comparable time") and fastest[1] == "does not hold"

@@ -11,7 +11,7 @@ CASES = [("rmsnorm", "d=4096,n=8"), ("mine", "n=4")]
 def kernel_table(ratios: dict[str, list]) -> pd.DataFrame:
     records = [
         {"workload": w, "config": c, "system": system, "ratio_to_best_baseline": value}
-        | {"noise": ""}
+        | {"noise": "", "status": "failed" if value is None else "ok"}
         | {"published_prism_vs_mirage": 1.2 if (system, w) == ("prism", "rmsnorm") else None}
         for system, values in ratios.items()
         for (w, c), value in zip(CASES, values, strict=True)

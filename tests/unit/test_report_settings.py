@@ -118,7 +118,7 @@ def test_sound_rows_decide_beside_noisy_ones(tmp_path):
     run = make_run(tmp_path, list(ALL_CASES))
     noisy(run, CASE, "prism")
     measured, verdict = verdicts(run)[FASTEST]
-    assert measured.startswith("fastest on 9 of 10 measured")
+    assert measured.startswith("on cpu, bf16: fastest on 9 of 10 measured")
     assert measured.endswith("1 too noisy to tell") and verdict == "holds where measured"
     change(run, list(ALL_CASES)[1], "prism", median_us=900.0)
     assert verdicts(run)[FASTEST][1] == "does not hold"
@@ -133,7 +133,10 @@ def test_a_part_of_a_run_counts_what_was_measured(tmp_path):
         os.remove(run / f"bench/{case}.jsonl")
     change(run, CASE, "prism", median_us=900.0)
     measured = verdicts(run)[FASTEST][0]
-    assert measured.startswith("fastest on 4 of 5 measured") and "without" not in measured
+    assert (
+        measured.startswith("on cpu, bf16: fastest on 4 of 5 measured")
+        and "without" not in measured
+    )
     assert measured.endswith("(5 of the paper's 10 configurations)")
 
 
@@ -141,7 +144,7 @@ def test_a_win_counts_only_against_all_named_baselines(tmp_path):
     run = make_run(tmp_path, list(ALL_CASES))
     change(run, CASE, "compiled", status="failed", reason="killed", median_us=None)
     measured, verdict = verdicts(run)[FASTEST]
-    assert measured.startswith("fastest on 9 of 10 measured, against eager, compiled")
+    assert measured.startswith("on cpu, bf16: fastest on 9 of 10 measured, against eager, compiled")
     assert "on 1 more only against those with a sound time; compiled failed in 1" in measured
     assert verdict == "holds where measured"
 

@@ -1,0 +1,106 @@
+"""The table of what compiled for GPUs, without one: the compiler's report, and modelled figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import pandas as pd
+
+from prism.report.claim import FAILS, HOLDS, NOT_MEASURED, PARTLY, Claim
+from prism.report.frames import frame_of
+
+_NOT_TRIED = ("proof", "lower", "fit")  # causes that keep a configuration from the compiler
+_KIB = 1024
+_BOUND = 90.0  # seconds for 100 configurations on two cores
+
+
+def offline(found: Mapping) -> pd.DataFrame:
+    """One row a case and device.
+
+    `tried` of the `configurations` were given to the compiler and `compiled` came back; `failed`
+    counts the others by cause, `reason` is the first of them. `registers_*` are of a thread,
+    `spill_bytes_max` what one thread spills, `shared_kib_*` of a block: the compiler's, of each
+    configuration's largest kernel. `modelled_shared_ratio_*` is the estimate made before compiling
+    over the compiler's, and `modelled_best_us` the least time by the model: nothing was timed.
+    """
+    rows: dict[tuple[str, str], list[Mapping]] = {
+        (case, device): [] for case in found["cases"] for device in found["devices"]
+    }
+    for row in found["rows"]:
+        rows.setdefault((row["case"], row["device"]), []).append(row)
+    records = [_record(found, *key, part) for key, part in rows.items()]
+    text = ("workload", "config", "dtype", "device", "failed", "status", "reason")
+    template = _record({"status": "ok", "devices": {}}, "", "", [])
+    counts = ("arch", "configurations", "pruned", "tried", "compiled", "spilling")
+    return frame_of(records, template, text, counts)
+
+
+def compiles(found: Mapping) -> Claim:
+    """That every configuration which was tried compiles for every architecture, without a GPU."""
+    archs = dict.fromkeys(device["gpu"]["arch"] for device in found["devices"].values())
+    names = " and ".join(f"sm_{arch}" for arch in sorted(archs))
+    text = f"Every configuration that is tried compiles for {names}, without a GPU"
+    if found["status"] != "ok":
+        return Claim("", text, found.get("reason") or "no reason given", NOT_MEASURED)
+    rows = found["rows"]
+    causes = Counter(row["cause"] for row in rows if row["status"] != "ok")
+    tried = [row for row in rows if row["cause"] not in _NOT_TRIED]
+    compiled = sum(row["status"] == "ok" for row in rows)
+    configurations = len({(row["case"], row["digest"]) for row in rows})
+    spent = found["seconds"]["total"]
+    rate = 100 * spent / configurations
+    measured = (
+        f"{compiled} of {len(tried)} compilations of {configurations} configurations, in "
+        f"{spent:.3g} s with {found['jobs']} at once: {rate:.3g} s for 100 configurations (this "
+        f"project's bound of {_BOUND:g} s: {'holds' if rate <= _BOUND else 'does not hold'})"
+    )
+    words = {"fit": "do not fit a device", "proof": "not proved", "lower": "not lowered"}
+    for cause, what in words.items():
+        measured += f"; {causes[cause]} {what} and were not tried" if causes[cause] else ""
+    if compiled < len(tried) or not tried:
+        return Claim("", text, measured, FAILS if tried else NOT_MEASURED)
+    return Claim("", text, measured, PARTLY if causes["proof"] or causes["lower"] else HOLDS)
+
+
+def _record(found: Mapping, case: str, device: str, rows: Sequence[Mapping]) -> dict:
+    workload, _, config = case.partition("@")
+    passed = [row for row in rows if row["status"] == "ok"]
+    failed = [row for row in rows if row["status"] != "ok"]
+    tried = [row for row in rows if row["cause"] not in _NOT_TRIED]
+    causes = Counter(row["cause"] for row in failed)
+    shared = [row["shared_bytes"] / _KIB for row in passed]
+    ratios = [
+        row["estimated_shared_bytes"] / row["shared_bytes"]
+        for row in passed
+        if row["shared_bytes"] and row["estimated_shared_bytes"] is not None
+    ]
+    gpu = (found["devices"].get(device) or {}).get("gpu") or {}
+    registers = [row["registers"] for row in passed]
+    spilled = [row["spill_bytes"] for row in passed]
+    times = [row["modelled_us"] for row in passed if row["modelled_us"] is not None]
+    here = found["status"] == "ok"
+    broken = [row for row in failed if row["cause"] != "fit"]
+    return {
+        **{"workload": workload, "config": config, "dtype": rows[0]["dtype"] if rows else ""},
+        **{"device": device, "arch": gpu.get("arch")},
+        "configurations": len(rows) if here else None,
+        "pruned": (found.get("pruned") or {}).get(case),
+        "tried": len(tried) if here else None,
+        "compiled": len(passed) if here else None,
+        "failed": ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items())),
+        **{f"registers_{name}": value for name, value in _middle_and_most(registers).items()},
+        "spilling": sum(n > 0 for n in spilled) if here else None,
+        "spill_bytes_max": max(spilled, default=None),
+        **{f"shared_kib_{name}": value for name, value in _middle_and_most(shared).items()},
+        "modelled_shared_ratio_min": min(ratios, default=None),
+        "modelled_shared_ratio_max": max(ratios, default=None),
+        "modelled_best_us": min(times, default=None),
+        "status": found["status"] if not here else "failed" if broken else "ok",
+        "reason": broken[0]["reason"] if broken else found.get("reason", ""),
+    }
+
+
+def _middle_and_most(values: Sequence[float]) -> dict[str, float | None]:
+    return {"median": median(values) if values else None, "max": max(values, default=None)}
