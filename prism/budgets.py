@@ -9,9 +9,9 @@ from typing import Any
 from prism.errors import PrismError
 from prism.program.node import COMPUTE
 
-SECTIONS = ("search", "tune", "bench", "ablation", "growth", "pack", "profile")
+SECTIONS = ("search", "tune", "bench", "ablation", "growth", "pack", "offline", "profile")
 OPERATORS = {"library", "operators"}  # keys that hold lists of operators
-_NAMES = {"name", "device"}  # checked where they choose something
+_NAMES = {"name", "device", "devices", "dtype"}  # checked where they choose something
 _SWITCHES = {"loop", "split", "cache"}
 _SECONDS = {"seconds", "limit_s"}
 _FROM_ZERO = {"seed", "extra_operators", "grid"}
