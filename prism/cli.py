@@ -1,4 +1,4 @@
-"""The command line: `prism search|tune|bench|ablate|growth|report`, each one stage of a run.
+"""The command line: `prism STAGE`, such as `prism search`, each one stage of a run.
 
 A stage is configured by Hydra overrides, or by `slice=JSON`, the plain data that the workflow hands
 to each of its jobs. Whatever goes wrong is one line on stderr: exit code 2 for bad input, 1 for a
@@ -40,6 +40,21 @@ _KEYS = {
     },
     "ablate": {"out": "write the seconds to this JSON file (needed)"},
     "growth": {"out": "write the seconds to this JSON file (needed)"},
+    "pack": {
+        "out": "folder to write (needed)",
+        "graphs": "folder of results of `prism search`, such as results/paper-cpu/search; without "
+        "it the search runs first",
+    },
+    "unpack": {
+        "from": "folder that `prism pack` wrote (needed)",
+        "measured": "where `python -m prism.measure` wrote, if it was told out=",
+        "run": "the run's folder, such as results/paper-h200 (needed)",
+    },
+    "offline": {
+        "out": "write what compiled to this JSON file (needed)",
+        "graphs": "folder of results of `prism search`, such as results/paper-cpu/search; without "
+        "it the search runs first",
+    },
     "report": {"run": "the run's folder, such as results/paper-cpu (needed)"},
 }
 _COMMON = {"slice": "configuration as JSON instead of overrides", "log": "also log to this file"}
@@ -49,6 +64,9 @@ _HELP = {
     "bench": "time the winner beside the baselines, interleaved in rounds",
     "ablate": "time the search with maps enumerated instead of symbolic (Table 4)",
     "growth": "time the search of ever larger programs",
+    "pack": "write a folder that `python -m prism.measure` tunes and times elsewhere",
+    "unpack": "make a run's folder of what was measured of a packed one",
+    "offline": "compile kernels for GPUs, without one, and tell what the compiler reports",
     "report": "tables, plots and report.html of a run",
 }
 _EXAMPLES = {
@@ -57,6 +75,9 @@ _EXAMPLES = {
     "bench": "prism bench workload=rmsnorm workload.d=8192 winner=tuned out=rows.jsonl",
     "ablate": "prism ablate workload=rmsnorm workload.d=1024 ablation.limit_s=20 out=ablation.json",
     "growth": "prism growth growth.seconds=30 out=growth.json",
+    "pack": "prism pack device=h200 out=packed",
+    "unpack": "prism unpack from=packed run=results/paper-h200",
+    "offline": "prism offline workload=rmsnorm offline.configs=4 out=offline.json",
     "report": "prism report run=results/paper-cpu",
 }
 
@@ -69,6 +90,9 @@ _STAGES = {
     "bench": stages.bench,
     "ablate": stages.ablate,
     "growth": stages.growth,
+    "pack": stages.pack,
+    "unpack": stages.unpack,
+    "offline": stages.offline,
     "report": stages.report,
 }
 

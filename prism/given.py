@@ -5,17 +5,16 @@ Each is read and checked before the work starts; what is wrong with it is one li
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prism import config
 from prism.budgets import check_budgets
-from prism.errors import PrismError
+from prism.errors import PrismError, reading
 from prism.program import Program, program_from_json
 
 if TYPE_CHECKING:
@@ -30,22 +29,11 @@ _SLICES = {
     "tune": _CASE | {"tune": dict},
     "ablate": {"workload": dict, "dtype": str, "search": dict, "ablation": dict},
     "growth": {"search": dict, "growth": dict},
+    "pack": {"device": str, "pack": dict, "cases": dict, "devices": dict, "config": dict},
+    "offline": {"cases": dict, "offline": dict, "devices": dict, "seed": int},
     "bench": _CASE | {"baseline": dict, "bench": dict, "seed": int, "config_hash": str},
 }
 _KINDS = {str: "text", dict: "an object", int: "an integer"}
-
-
-@contextlib.contextmanager
-def reading(what: str) -> Iterator[None]:
-    """Data of another form than expected becomes a PrismError that names `what` it is."""
-    try:
-        yield
-    except KeyError as error:
-        raise PrismError(f"{what}: {error.args[0]!r} is missing") from None
-    except PrismError as error:
-        raise PrismError(f"{what}: {error}") from None
-    except (AttributeError, IndexError, TypeError, ValueError) as error:
-        raise PrismError(f"{what}: not of the right form: {error}") from None
 
 
 def slice_of(text: str, stage: str) -> dict:

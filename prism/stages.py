@@ -5,13 +5,16 @@ All raise PrismError for bad input, and KeyboardInterrupt when the user ends the
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from prism import files, terminal
 from prism.errors import PrismError
+from prism.program import Program
 
 
 def search(own: dict[str, str], overrides: Sequence[str]) -> None:
@@ -63,6 +66,7 @@ def tune(own: dict[str, str], overrides: Sequence[str]) -> None:
     from prism import config, given
     from prism.measure.tune import TuneBudget
     from prism.measure.tune import tune as run
+    from prism.model.device import Device
 
     out = Path(_needed(own, "out", "tune"))
     terminal.writable(out / "winner.json")
@@ -70,12 +74,11 @@ def tune(own: dict[str, str], overrides: Sequence[str]) -> None:
         data, path = given.slice_of(own["slice"], "tune"), _needed(own, "graphs", "tune")
         cfg = None
     else:
-        cfg = config.compose(overrides)
-        config.say_device(cfg)
+        cfg = _on_device(overrides)
         data, path = config.case_slices(cfg, overrides=overrides)[0], own.get("graphs")
     with given.reading("tune"):
         program = config.program_of(data["workload"], data["dtype"])
-        backend, strategy = data["device"]["backend"], data["tune"]["name"]
+        device, strategy = Device.from_json(data["device"]), data["tune"]["name"]
         budget = TuneBudget(**{key: data["tune"][key] for key in ("count", "seconds", "seed")})
     if path:
         found = given.search_result(path, program)
@@ -89,7 +92,7 @@ def tune(own: dict[str, str], overrides: Sequence[str]) -> None:
         winner = run(
             program,
             given.proved(found, data["tune"]["seed"]),
-            backend,
+            device,
             budget,
             out,
             _threads(own),
@@ -109,14 +112,14 @@ def bench(own: dict[str, str], overrides: Sequence[str]) -> None:
     from prism import config, given
     from prism.measure.bench import BaselineSpec, BenchSettings, failures
     from prism.measure.bench import bench as run
+    from prism.model.device import Device
 
     out = Path(_needed(own, "out", "bench"))
     terminal.writable(out)
     if "slice" in own:
         data = given.slice_of(own["slice"], "bench")
     else:
-        cfg = config.compose(overrides)
-        config.say_device(cfg)
+        cfg = _on_device(overrides)
         _, data = config.case_slices(cfg, overrides=overrides)
     with given.reading("bench"):
         program = config.program_of(data["workload"], data["dtype"])
@@ -128,7 +131,7 @@ def bench(own: dict[str, str], overrides: Sequence[str]) -> None:
             **data["bench"],
             threads=_threads(own),
             seed=data["seed"],
-            device=data["device"]["backend"],
+            device=Device.from_json(data["device"]),
         )
     winner = given.winner(own["winner"], data["case"], program) if "winner" in own else None
     context = {
@@ -191,6 +194,89 @@ def growth(own: dict[str, str], overrides: Sequence[str]) -> None:
     terminal.growth(found)
 
 
+def pack(own: dict[str, str], overrides: Sequence[str]) -> None:
+    """Writes a folder of proved graphs and settings, which another machine can measure."""
+    from prism import config, given
+    from prism.pack import check_place
+    from prism.pack import pack as run
+    from prism.workflow import plan
+
+    out = Path(_needed(own, "out", "pack"))
+    check_place(out)
+    planned = {}
+    if "slice" in own:
+        data, graphs = given.slice_of(own["slice"], "pack"), _needed(own, "graphs", "pack")
+    else:
+        planned = plan(overrides)
+        data, graphs = json.loads(planned["pack"]), own.get("graphs")
+    with given.reading("pack"):
+        names = {workload["name"]: workload for workload in data["cases"].values()}
+        programs = {name: config.program_of(workload) for name, workload in names.items()}
+    found = {}
+    for name, program in programs.items():
+        if graphs:
+            found[name] = given.search_result(f"{graphs}/{name}.json", program)
+        else:
+            found[name] = _run_search(json.loads(planned["search"][name]), True)
+        if given.interrupted(found[name]) and not graphs:
+            raise KeyboardInterrupt
+    with terminal.progress("pack") as progress:
+        manifest = run(data, found, out, progress)
+    terminal.packed(out, manifest)
+
+
+def unpack(own: dict[str, str], overrides: Sequence[str]) -> None:
+    """Makes the folder of a run of what `python -m prism.measure` measured of a packed folder."""
+    from prism.pack import unpack as run
+
+    if overrides:
+        raise PrismError(f"{overrides[0]}: unpack reads a folder as it is; only its keys are known")
+    folder, to = Path(_needed(own, "from", "unpack")), Path(_needed(own, "run", "unpack"))
+    for line in run(folder, Path(own.get("measured", folder)), to):
+        _warn(line)
+    print(f"{to}; `prism report run={to}` shows it")
+
+
+def offline(own: dict[str, str], overrides: Sequence[str]) -> None:
+    """Compiles kernels of proved graphs for GPUs, without one; writes what came of it to `out`."""
+    from prism import config, given
+    from prism.model.device import Device
+    from prism.offline import Case, Settings, missing
+    from prism.offline import offline as run
+    from prism.workflow import plan
+
+    out = Path(_needed(own, "out", "offline"))
+    terminal.writable(out)
+    planned, graphs = {}, own.get("graphs")
+    if "slice" in own:
+        data, graphs = given.slice_of(own["slice"], "offline"), _needed(own, "graphs", "offline")
+    else:
+        planned = plan(overrides)
+        data = json.loads(planned["offline"])
+    with given.reading("offline"):
+        own_settings = data["offline"]
+        programs = {
+            case: config.program_of(workload, own_settings["dtype"])
+            for case, workload in data["cases"].items()
+        }
+        devices = [Device.from_json(device) for device in data["devices"].values()]
+        numbers = {key: own_settings[key] for key in ("configs", "points", "limit_s")}
+        settings = Settings(**numbers, seed=data["seed"])
+    searches = {} if missing() else _searches(programs.values(), graphs, planned)
+    cases = {
+        case: lambda p=program: Case(
+            p, given.proved(searches[p.name], data["seed"]), given.proofs(p)
+        )
+        for case, program in programs.items()
+    }
+    with terminal.progress("offline") as progress:
+        found = run(cases, devices, settings, _threads({}), progress)
+    files.write_json(out, found | {"settings": own_settings})
+    terminal.offline(found)
+    if found["status"] != "ok":
+        _warn(f"nothing was compiled for a GPU: {found['reason']}")
+
+
 def report(own: dict[str, str], overrides: Sequence[str]) -> None:
     """Builds the report of a run's folder."""
     from prism.report import build
@@ -206,10 +292,39 @@ def report(own: dict[str, str], overrides: Sequence[str]) -> None:
 # Help for the stages ----------------------------------------------------------------------
 
 
+def _searches(programs: Iterable[Program], folder: str | None, planned: Mapping) -> dict[str, dict]:
+    """The result of the search of each program, by its name: from a folder, or searched now."""
+    from prism import given
+
+    found = {}
+    for program in programs:
+        name = program.name
+        if name in found:
+            continue
+        if folder:
+            found[name] = given.search_result(f"{folder}/{name}.json", program)
+        else:
+            found[name] = _run_search(json.loads(planned["search"][name]), True)
+            if given.interrupted(found[name]):
+                raise KeyboardInterrupt
+    return found
+
+
 def _needed(own: Mapping[str, str], key: str, stage: str) -> str:
     if key not in own:
         raise PrismError(f"{stage}: {key}=... is needed; see `prism {stage} --help`")
     return own[key]
+
+
+def _on_device(overrides: Sequence[str]) -> Any:
+    """The configuration of a stage that measures, after checking that its device is here."""
+    from prism import config, devices
+
+    cfg = config.compose(overrides)
+    config.say_device(cfg)
+    if "gpu" in cfg.device:
+        devices.require(cfg.device.name, cfg.device.get("gpus", ()))
+    return cfg
 
 
 def _threads(own: Mapping[str, str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -263,6 +264,32 @@ def growth(found: Mapping) -> None:
         for row in found["rows"]
     ]
     _table("growth", columns, rows, 1)
+
+
+def offline(found: Mapping) -> None:
+    """How many configurations compiled on each device, and why the others did not."""
+    if found["status"] != "ok":
+        return
+    rows = []
+    for device in found["devices"]:
+        here = [row for row in found["rows"] if row["device"] == device]
+        causes = Counter(row["cause"] for row in here if row["cause"])
+        passed = str(sum(row["status"] == "ok" for row in here))
+        why = ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items())) or "-"
+        rows.append([f"{device} (sm_{here[0]['arch']})" if here else device, why, passed])
+    title = f"{len(found['rows']) // max(1, len(rows))} configurations, not run"
+    _table(title, ("device", "not compiled", "compiled"), rows, 2)
+    print(f"in {found['seconds']['total']:.1f} s, with {found['jobs']} compilers at once")
+
+
+def packed(out: Path, manifest: Mapping) -> None:
+    """What a packed folder holds, and what to do with it."""
+    graphs = sum(workload["graphs"] for workload in manifest["workloads"].values())
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    print(
+        f"{out}: {len(manifest['cases'])} configurations for {manifest['device']}, {graphs} proved "
+        f"graphs, {size / 1e6:.1f} MB; `python -m prism.measure {out}` measures it where that is"
+    )
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> None:

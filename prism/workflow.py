@@ -11,11 +11,11 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from prism import config
+from prism import config, devices
 from prism.errors import PrismError
 
 _held = []  # lock files, open until the process ends
@@ -46,8 +46,12 @@ def plan(overrides: Sequence[str] = ()) -> dict:
     `cases` name the jobs, and `search` (by workload), `tune` and `bench` (by case) hold each job's
     slice as JSON text. A case is a workload with sizes, `rmsnorm@d=4096,n=8`. `ablate` and `growth`
     are slices too, or None: they are a suite's own, and not of a run that chooses its workloads.
+    `offline` is the slice of what compiles for GPUs, `pack` that of the packed folder. `gpu` says
+    whether the device is a GPU, whose cases are measured out of that folder.
     """
     import yaml
+
+    from prism.offline import offline_slice
 
     cfg = config.compose(overrides)
     config.say_device(cfg)
@@ -89,6 +93,10 @@ def plan(overrides: Sequence[str] = ()) -> dict:
         resolved["suite"] |= {"growth": False}
     resolved |= {"workloads": workloads, "overrides": list(overrides), "cases": hashes}
     found["resolved"] = yaml.safe_dump(resolved, sort_keys=False)
+    found["pack"] = json.dumps(_pack(cfg, overrides, found, workloads))
+    sized = {case: json.loads(text)["workload"] for case, text in found["bench"].items()}
+    found["offline"] = json.dumps(offline_slice(cfg, sized, overrides))
+    found |= {"device": cfg.device.name, "gpu": "gpu" in cfg.device, "limit": cfg.profile.seconds}
     return found | {"workloads": list(found["search"]), "cases": list(found["tune"])}
 
 
@@ -121,6 +129,48 @@ def _extras(cfg: Any, overrides: Sequence[str], keys: set[str]) -> tuple[str | N
     return slices[0], slices[1]
 
 
+def _pack(cfg: Any, overrides: Sequence[str], found: Mapping, workloads: Mapping) -> dict:
+    """What packing reads: the cases, and the settings of every device that may measure them.
+
+    `config` is what a run's config.yaml holds of it beside those settings.
+    """
+    target = cfg.device.name if "gpu" in cfg.device else cfg.pack.device
+    if target == "auto":
+        raise PrismError("pack.device=auto: must name a device of conf/device, such as h200")
+    cases = {case: json.loads(text)["workload"] for case, text in found["bench"].items()}
+    entries = {}
+    described = devices.described(config.root() / "conf" / "device")
+    for name in dict.fromkeys([target, *(name for name in described if name != "auto")]):
+        mine = [o for o in overrides if name == cfg.device.name or not _of_device(o)]
+        try:
+            chosen = config.compose([*mine, f"device={name}"])
+        except PrismError:  # an override that only the target understands
+            if name == target:
+                raise
+            continue
+        settings = config.settings_of(chosen)
+        hashes = {}
+        for case, workload in cases.items():
+            search = json.loads(found["search"][workload["name"]])
+            sliced = config.slices_of(case, workload, settings, search)[1]
+            hashes[case] = sliced["config_hash"]
+        gpus = list(chosen.device.get("gpus", ()))
+        entries[name] = {"gpus": gpus, "settings": settings, "hashes": hashes}
+    suite = config.plain(cfg.suite) | {"ablation": None, "growth": False}
+    kept = {"suite": suite, "seed": cfg.seed, "search": config.plain(cfg.search)}
+    return {
+        "device": target,
+        "pack": {key: cfg.pack[key] for key in ("graphs", "points")},
+        "cases": cases,
+        "devices": entries,
+        "config": kept | {"workloads": dict(workloads)},
+    }
+
+
+def _of_device(override: str) -> bool:
+    return config.key_of(override).startswith("device.")
+
+
 def _configs(cfg: Any, overridden: Sequence[str]) -> list[dict]:
     """The sizes to run: the suite's for this workload, else the workload's own. A size given on
     the command line replaces the list by the one configuration that it describes."""
@@ -140,12 +190,12 @@ def _configs(cfg: Any, overridden: Sequence[str]) -> list[dict]:
 def workflow_plan(workflow: Any) -> dict:
     """`plan` for the Snakefile, whose `workflow` object this takes.
 
-    Bad input, or a compiler that is missing and that no software deployment of Snakemake will
+    Bad input, or a C++ compiler that is missing and that no software deployment of Snakemake will
     bring, ends the workflow before its first job with one line and exit code 2.
     """
     try:
         found = plan(overrides_of(workflow.config_settings.config_args))
-        if not workflow.deployment_settings.deployment_method:
+        if not (found["gpu"] or workflow.deployment_settings.deployment_method):
             _check_compiler(found["tune"].values())
         return found
     except PrismError as error:

@@ -1,0 +1,336 @@
+"""All cases of a packed folder on one device: breadth first, within a time limit, resumed.
+
+The first pass gives every case a row, the next ones go on with the tuning of each and time it again
+where that found another winner. Whatever was done is kept as it comes, so that a run that was
+stopped or killed goes on where it was when it is started again.
+
+In the folder `out` are `tune/CASE` and `bench/CASE.jsonl` as a run has them, each pair of the same
+winner; `work/CASE`, where tuning goes on; and `measured.json`, which says of what.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prism.errors import PrismError, reading
+from prism.files import write_bytes, write_json
+from prism.measure.baseline import BaselineSpec
+from prism.measure.bench import LATE, PRISM, BenchSettings, bench
+from prism.measure.environment import revision
+from prism.measure.folder import Case, Folder
+from prism.measure.rows import Row, read_rows, write_rows
+from prism.measure.strategy import STRATEGIES, Strategy
+from prism.measure.tune import KERNEL, WINNER, TuneBudget, read_winner, tune
+from prism.model.device import Device
+
+STATE = "measured.json"
+FORMAT = 1
+ROOT = Path(__file__).resolve().parents[2]  # where an adapter's path begins
+FIRST_SHARE = 0.4  # of a case's seconds in the first pass, for tuning
+LEAST = 5.0  # seconds of a tuning that are worth its start
+_ROWS = "rows.jsonl"
+
+
+@dataclass
+class _Work:
+    """A case at work. `key` names what it is measured of, `seconds` is what its last benchmark
+    took, and `chooser` remembers from pass to pass which configurations come next."""
+
+    case: Case
+    folder: Path
+    key: str
+    seconds: float | None = None
+    chooser: Strategy | None = None
+    passes: int = 0
+    finished: bool = False
+    problem: str = ""
+
+    @property
+    def winner(self) -> dict | None:
+        """What tuning has stored so far."""
+        return read_winner(self.folder) if (self.folder / WINNER).is_file() else None
+
+    @property
+    def rows(self) -> list[dict]:
+        """The rows of its last benchmark; none when there was none."""
+        path = self.folder / _ROWS
+        return read_rows(path) if path.is_file() else []
+
+    @property
+    def timed(self) -> bool:
+        """Whether its rows are those of its winner."""
+        variants = [row["variant"] for row in self.rows if row["system"] == PRISM]
+        return variants == [(self.winner or {}).get("digest") or ""]
+
+
+@dataclass
+class Suite:
+    """A folder measured on one of its devices; `seconds` limits one call of `run`."""
+
+    folder: Folder
+    device: str
+    out: Path
+    seconds: float | None
+    threads: int
+    say: Callable[[str], None] = field(default=lambda line: print(line, flush=True))
+
+    def __post_init__(self):
+        self.settings = self.folder.settings(self.device)
+        self.until = time.monotonic() + (self.seconds or float("inf"))
+        self.budget = self.settings["tune"]
+
+    def run(self) -> list[str]:
+        """Measures until all is done or the time is over; returns the cases without a row.
+
+        Raises PrismError for a folder that is not as it was packed, an `out` that holds another
+        device's results or that another run is at work on, and for a disk that cannot be written.
+        """
+        with _only(self.out):
+            work = self._start()
+            self._first(work)
+            if self.seconds is not None:
+                self._deepen(work)
+            return [one.case.name for one in work if not one.rows]
+
+    @property
+    def left(self) -> float:
+        """Seconds until the limit."""
+        return self.until - time.monotonic()
+
+    def _start(self) -> list[_Work]:
+        """The cases, with what is kept of earlier calls; checks every file of the folder."""
+        state = read_state(self.out) if (self.out / STATE).is_file() else {}
+        if state.get("device", self.device) != self.device:
+            raise PrismError(
+                f"out={self.out}: holds measurements of device {state['device']}; "
+                f"choose another out=FOLDER for {self.device}"
+            )
+        known, work = state.get("cases", {}), []
+        for case in self.folder.cases(self.device):
+            self.folder.graphs(case)
+            graphs = self.folder.manifest["files"][f"graphs/{case.workload}.json"]
+            one = _Work(case, self.out / "work" / case.name, f"{case.config_hash} {graphs}")
+            earlier = known.get(case.name, {})
+            if earlier.get("key") == one.key:
+                one.seconds = earlier["seconds"]
+                self._publish(one)
+            elif earlier:
+                self.say(f"{case.name}: measured with other settings before; measured anew")
+                self._forget(one)
+            work.append(one)
+        self._store(work)
+        return work
+
+    def _forget(self, one: _Work) -> None:
+        for folder in (one.folder, self.out / "tune" / one.case.name):
+            shutil.rmtree(folder, ignore_errors=True)
+        (self.out / "bench" / f"{one.case.name}.jsonl").unlink(missing_ok=True)
+
+    def _store(self, work: list[_Work]) -> None:
+        cases = {w.case.name: {"key": w.key, "seconds": w.seconds} for w in work}
+        packed = {key: self.folder.manifest[key] for key in ("commit", "created")}
+        data = {"format": FORMAT, "device": self.device, "packed": packed, "cases": cases}
+        write_json(self.out / STATE, data, indent=1)
+
+    # Passes -------------------------------------------------------------------------------
+
+    def _first(self, work: list[_Work]) -> None:
+        """A row for every case that has none of its winner; each gets a fair share of the time."""
+        todo = [one for one in work if not one.timed]
+        for number, one in enumerate(todo):
+            share = self.left / (len(todo) - number)
+            if share <= 0:
+                break
+            if one.winner is None:
+                self._tune(one, FIRST_SHARE * share)
+            self._bench(one)
+            self._store(work)
+
+    def _deepen(self, work: list[_Work]) -> None:
+        """Goes on with tuning, in turns, while a case can be tuned and timed again in its share."""
+        while todo := [one for one in work if one.rows and not one.finished]:
+            needed = [LEAST + (one.seconds or 0.0) for one in todo]
+            for number, one in enumerate(todo):
+                share = self.left / (len(todo) - number)
+                if self.left < needed[number]:
+                    one.finished = True  # for this call
+                    continue
+                self._tune(one, max(LEAST, share - (one.seconds or 0.0)))
+                if not one.timed:
+                    self._bench(one)
+                    self._store(work)
+
+    def _tune(self, one: _Work, seconds: float) -> None:
+        """One tuning, which goes on where the last one of the case was."""
+        earlier, budget = one.winner, self.budget
+        tried = earlier["tried"] if earlier else 0
+        if tried >= budget["count"]:
+            one.finished = True
+            return
+        one.passes += 1
+        one.problem = ""
+        one.chooser = one.chooser or STRATEGIES[budget["name"]]()
+        limit = min(budget["seconds"], seconds)
+        try:
+            found = tune(
+                one.case.program,
+                self.folder.graphs(one.case),
+                Device.from_json(self.settings["device"]),
+                TuneBudget(budget["count"] - tried, limit, budget["seed"]),
+                one.folder,
+                self.threads,
+                context={"workload": one.case.workload, "case": one.case.name},
+                strategy=one.chooser,
+                earlier=earlier,
+                until=self.until,
+            )
+        except (PrismError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as e:
+            one.problem, one.finished = f"tuning: {_line(e)}", True
+            return
+        one.finished = found["tried"] in (tried, budget["count"]) and found["tried"] > 0
+        if found["tried"] == 0 and self.left <= 0:
+            (one.folder / WINNER).unlink(missing_ok=True)  # there was no time to try anything
+
+    # Rows ---------------------------------------------------------------------------------
+
+    def _bench(self, one: _Work) -> None:
+        """Times the winner beside the baselines; a failure is a row like any other."""
+        start, settings = time.monotonic(), self.settings
+        if self.left <= 0:
+            return
+        baselines = [
+            BaselineSpec(spec["name"], str(ROOT / spec["adapter"]), spec["options"])
+            for spec in settings["baseline"].values()
+            if one.case.workload in spec.get("workloads", (one.case.workload,))
+        ]
+        context = {
+            "workload": one.case.workload,
+            "config": one.case.name.partition("@")[2],
+            "config_hash": one.case.config_hash,
+            **one.case.account,
+        }
+        winner = one.folder if one.winner else None
+        try:
+            bench(
+                one.case.program,
+                winner,
+                baselines,
+                BenchSettings(
+                    **settings["bench"],
+                    device=Device.from_json(settings["device"]),
+                    threads=self.threads,
+                    seed=settings["seed"],
+                    until=self.until,
+                ),
+                one.folder / _ROWS,
+                context,
+            )
+        except (PrismError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as e:
+            write_rows(one.folder / _ROWS, [self._failed(one, f"benchmark: {_line(e)}", context)])
+        if any(row["reason"] == LATE for row in one.rows):
+            (one.folder / _ROWS).unlink()  # half of a comparison; the next call makes it anew
+            return
+        one.seconds = time.monotonic() - start
+        self._publish(one)
+        self._tell(one)
+
+    def _failed(self, one: _Work, reason: str, context: Mapping) -> dict:
+        """The row of a case of which nothing could be measured."""
+        program = one.case.program
+        known = {k: v for k, v in context.items() if k in Row.__dataclass_fields__}
+        variant = (one.winner or {}).get("digest") or ""
+        reason = "; ".join(text for text in (one.problem, reason) if text)
+        shape = dict(program.sizes)
+        return Row(
+            **known,
+            shape=shape,
+            dtype=program.dtype,
+            system=PRISM,
+            variant=variant,
+            device=self.device,
+            reason=reason,
+            **revision(),
+        ).to_json()
+
+    def _publish(self, one: _Work) -> None:
+        """Puts a timed winner and its rows where a run has them."""
+        if not one.timed:
+            return
+        place = self.out / "tune" / one.case.name
+        kernels = sorted(one.folder.glob(f"{KERNEL}.*"))
+        for path in (*kernels, one.folder / WINNER):
+            if path.is_file():
+                _copy(path, place / path.name)
+        for path in place.glob(f"{KERNEL}.*"):
+            if path.name not in {kernel.name for kernel in kernels}:
+                path.unlink()
+        _copy(one.folder / _ROWS, self.out / "bench" / f"{one.case.name}.jsonl")
+
+    def _tell(self, one: _Work) -> None:
+        """A line of the case's times."""
+        shown = []
+        for row in one.rows:
+            time_us = row["median_us"]
+            ok = row["status"] == "ok" and time_us
+            shown.append(f"{row['system']} {f'{time_us:.1f} us' if ok else row['reason']}")
+        tried = (one.winner or {}).get("tried", 0)
+        self.say(f"{one.case.name}: {', '.join(shown)} ({tried} configurations tried)")
+
+
+def read_state(out: Path) -> dict:
+    """What `out` holds measurements of. Raises PrismError where there are none."""
+    path = Path(out) / STATE
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        why = error.strerror
+        raise PrismError(
+            f"cannot read {path}: {why}; `python -m prism.measure` writes it"
+        ) from None
+    except ValueError:
+        raise PrismError(f"{path} is damaged: not JSON; measure into another folder") from None
+    with reading(str(path)):
+        if data["format"] != FORMAT:
+            raise PrismError(f"format {data['format']!r}, this version of Prism reads {FORMAT}")
+        data["device"] + ""
+        for entry in data["cases"].values():
+            entry["key"], entry["seconds"]
+    return data
+
+
+def _copy(source: Path, target: Path) -> None:
+    content = source.read_bytes()
+    if not target.is_file() or target.read_bytes() != content:
+        write_bytes(target, content)
+
+
+def _line(error: Exception) -> str:
+    kind = "" if isinstance(error, PrismError) else f"{type(error).__name__}: "
+    return kind + " ".join(str(error).split())
+
+
+class _only:
+    """Keeps other calls out of a folder until this one ends, however it ends."""
+
+    def __init__(self, out: Path):
+        self.out = out
+
+    def __enter__(self) -> None:
+        path = self.out / ".lock"
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            self.file = open(path, "a")  # noqa: SIM115 - open until the end
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PrismError(f"out={self.out}: another measurement is at work there") from None
+        except OSError as error:
+            raise PrismError(f"cannot write {path}: {error.strerror}") from None
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()

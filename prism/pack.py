@@ -1,0 +1,233 @@
+"""Folders that travel: what a machine measures which has torch, triton and numpy alone.
+
+`pack` writes one (see `prism.measure.folder`), with graphs that are proved here as wholes, and
+`unpack` makes the folder of a run of what was measured out of it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from prism import config, files, given
+from prism.codegen import BACKENDS
+from prism.errors import PrismError
+from prism.instantiate.concrete import Concrete
+from prism.instantiate.sampling import sample
+from prism.measure.environment import revision
+from prism.measure.folder import FORMAT, MANIFEST, digest, program_hash, read_folder
+from prism.measure.rows import read_rows
+from prism.measure.suite import STATE, read_state
+from prism.measure.tune import KERNEL, WINNER, read_winner
+from prism.model.device import Device
+from prism.model.rank import rank
+from prism.program import Program, program_to_json
+from prism.sgraph import SGraph
+
+Progress = Callable[[str, int, int | None], None]
+Graphs = list[tuple[str, SGraph]]
+
+
+def pack(data: Mapping, searches: Mapping[str, Mapping], out: Path, progress: Progress) -> dict:
+    """Writes the folder `out`, whole or not at all, and returns its manifest.
+
+    `data` is the slice `pack` of a workflow's plan, `searches` the results of `prism search` by
+    workload. The same data and results give the same graphs. Raises PrismError for a disk that
+    cannot be written and for a workload without a proved graph.
+    """
+    settings = data["devices"][data["device"]]["settings"]
+    programs = {
+        case: config.program_of(workload, settings["dtype"])
+        for case, workload in data["cases"].items()
+    }
+    content, workloads = {}, {}
+    for name, found in searches.items():
+        mine = {case: p for case, p in programs.items() if p.name == name}
+        graphs, told = _graphs(
+            found, mine, data, lambda stage, n=name: progress(f"{n}: {stage}", 0, None)
+        )
+        program = next(iter(mine.values()))
+        content[f"graphs/{name}.json"] = {
+            "program": program_hash(program),
+            "graphs": [[i, graph.to_json()] for i, graph in graphs],
+        }
+        content[f"search/{name}.json"] = found
+        workloads[name] = told | {"account": given.search_account(found)}
+    written = {name: json.dumps(value).encode() for name, value in content.items()}
+    manifest = {
+        "format": FORMAT,
+        **revision(),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "device": data["device"],
+        "pack": data["pack"],
+        "cases": {case: {"program": program_to_json(p)} for case, p in programs.items()},
+        "workloads": workloads,
+        "devices": data["devices"],
+        "config": data["config"],
+        "files": {name: digest(value) for name, value in written.items()},
+    }
+    _write(Path(out), written | {MANIFEST: json.dumps(manifest, indent=1).encode() + b"\n"})
+    return manifest
+
+
+def check_place(out: Path) -> None:
+    """Raises PrismError where no folder can be written, or another one than packed ones is."""
+    try:
+        there = [path.name for path in out.iterdir()] if out.exists() else []
+    except OSError as error:
+        raise PrismError(f"out={out}: {error.strerror}") from None
+    if there and not {"graphs", MANIFEST} & set(there):
+        raise PrismError(f"out={out}: is there, and no packed folder; choose another name")
+    place = next(parent for parent in out.absolute().parents if parent.exists())
+    if not os.access(place, os.W_OK):
+        raise PrismError(f"out={out}: folder {place} cannot be written")
+
+
+def _graphs(
+    found: Mapping, programs: Mapping[str, Program], data: Mapping, progress: Callable[[str], None]
+) -> tuple[Graphs, dict]:
+    """The graphs of a workload to pack, each proved as a whole, and an account of them."""
+    entry = data["devices"][data["device"]]["settings"]
+    device, seed = Device.from_json(entry["device"]), entry["tune"]["seed"]
+    progress("draw")
+    known = dict(given.proved(found, seed))
+    chosen: dict[str, SGraph] = {}
+    for case, program in programs.items():
+        progress(f"rank for {case}")
+        names = _chosen(list(known.items()), program, device, data["pack"], seed)
+        chosen |= {name: known[name] for name in names}
+    progress("prove")
+    reasons = given.proofs(next(iter(programs.values())))(list(chosen.values()))
+    left = Counter(reason for reason in reasons if reason)
+    kept = [item for item, reason in zip(chosen.items(), reasons, strict=True) if not reason]
+    if not kept:
+        name = next(iter(programs.values())).name
+        why = f": {next(iter(left))}" if left else ""
+        raise PrismError(f"{name}: the search has no graph that is proved as a whole{why}")
+    return kept, {"graphs": len(kept), "not_proved": dict(left)}
+
+
+def _chosen(
+    graphs: Graphs, program: Program, device: Device, bounds: Mapping, seed: int
+) -> list[str]:
+    """Ids of the graphs for one configuration: half of those of random points, then those of the
+    points that the device's model has first; without a model, all of random points."""
+    manifest = BACKENDS[device.backend]
+    points = sample(
+        graphs, program, bounds["points"], seed, manifest.options, manifest.scratch_bytes
+    )
+    wanted = bounds["graphs"]
+    drawn = list(dict.fromkeys(name for name, _ in points))
+    if device.gpu is None:
+        return drawn[:wanted]
+    ranked = dict.fromkeys(name for _, name, _ in rank(points, device))
+    names = dict.fromkeys(drawn[: wanted // 2])
+    for name in ranked:
+        if len(names) >= wanted:
+            break
+        names.setdefault(name)
+    return list(names)
+
+
+def _write(out: Path, written: Mapping[str, bytes]) -> None:
+    """Everything beside `out` first, then each part put in its place; what was measured there
+    stays. The manifest is last, and the digests in it tell parts of another packing."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    except OSError as error:
+        raise PrismError(f"cannot write {out}: {error.strerror}") from None
+    try:
+        for name, value in written.items():
+            files.write_bytes(temporary / name, value)
+        temporary.chmod(0o755)
+        if not out.exists():
+            os.replace(temporary, out)
+            return
+        for part in ("graphs", "search"):
+            shutil.rmtree(out / part, ignore_errors=True)
+            os.replace(temporary / part, out / part)
+        os.replace(temporary / MANIFEST, out / MANIFEST)
+    except OSError as error:
+        raise PrismError(f"cannot write {out}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+# Home again -------------------------------------------------------------------------------
+
+
+def unpack(folder: Path, measured: Path, run: Path) -> list[str]:
+    """Brings what was measured of a folder into the folder of a run, after checking all of it.
+
+    `measured` is where `python -m prism.measure` wrote, by default the folder itself. Returns what
+    the user should know, a line each: cases without rows, and commits that differ. Raises
+    PrismError, and leaves the run as it was, for rows of other settings and damaged files.
+    """
+    import yaml
+
+    packed = read_folder(folder)
+    device = read_state(measured)["device"]
+    if device not in packed.devices:
+        raise PrismError(f"{measured / STATE}: device {device} is not in {folder / MANIFEST}")
+    entry = packed.manifest["devices"][device]
+    said, content, commits = [], {}, Counter()
+    for case in packed.cases(device):
+        path = measured / "bench" / f"{case.name}.jsonl"
+        if not path.is_file():
+            said.append(f"{case.name}: not measured")
+            continue
+        rows = read_rows(path)
+        for row in rows:
+            if row.get("config_hash") != case.config_hash or row.get("device") != device:
+                raise PrismError(
+                    f"{path}: holds rows of other settings (configuration hash "
+                    f"{row.get('config_hash')}, device {row.get('device')}) than {folder} "
+                    f"({case.config_hash}, {device})"
+                )
+            commits[row.get("commit")] += 1
+        content[f"bench/{case.name}.jsonl"] = path
+        content |= _winner(measured / "tune" / case.name, case.program)
+    if not content:
+        raise PrismError(
+            f"{measured}: nothing was measured; run `python -m prism.measure {folder}`"
+        )
+    for name in packed.manifest["workloads"]:
+        packed.read(f"search/{name}.json")
+        content[f"search/{name}.json"] = folder / f"search/{name}.json"
+    settings = {k: entry["settings"][k] for k in ("device", "dtype", "tune", "baseline", "bench")}
+    resolved = packed.manifest["config"] | settings | {"cases": entry["hashes"]}
+    for name, path in content.items():
+        files.write_bytes(run / name, path.read_bytes())
+    files.write_text(run / "config.yaml", yaml.safe_dump(resolved, sort_keys=False))
+    return said + _commits(packed.manifest, commits)
+
+
+def _winner(folder: Path, program: Program) -> dict[str, Path]:
+    """The files of a tuned winner, by their name in a run; none where tuning itself failed."""
+    if not (folder / WINNER).is_file():
+        return {}
+    stored = read_winner(folder)
+    if stored.get("concrete"):
+        concrete = Concrete.from_json(stored["concrete"])
+        if differ := given.difference(concrete.program, program):
+            raise PrismError(f"{folder}: was tuned for another program: {differ}")
+    found = [folder / WINNER, *folder.glob(f"{KERNEL}.*")]
+    return {f"tune/{folder.name}/{path.name}": path for path in found}
+
+
+def _commits(manifest: Mapping, measured: Mapping[str | None, int]) -> list[str]:
+    """How the commits of packing and measuring differ, if they do."""
+    here = revision()["commit"]
+    made = [("packed", manifest["commit"]), *(("measured", commit) for commit in measured)]
+    return [
+        f"{what} at commit {commit or 'unknown'}, this is {here or 'unknown'}"
+        for what, commit in made
+        if commit != here
+    ]
