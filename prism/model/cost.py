@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prism.codegen.tile import Contract, TileKernel, TileProgram
+from prism.codegen.tile import Contract, Store, TileKernel, TileProgram
 from prism.codegen.triton.axes import Axes
 from prism.instantiate.spans import ceil_div
 from prism.model.device import WARP, Gpu
 from prism.model.fit import kernel_fit
-from prism.model.traffic import traffic
-from prism.model.work import warp_groups, work
+from prism.model.traffic import tensor_bytes, traffic
+from prism.model.work import warp_groups, whole_work, work
 
 # Not in data sheets; orders of magnitude as microbenchmarks find them (Abdelkhalik et al.,
 # "Demystifying the Nvidia Ampere architecture through microbenchmarking", 2022; Luo et al.,
@@ -56,19 +56,24 @@ class Cost:
 
 def cost(program: TileProgram, gpu: Gpu) -> Cost:
     """Modelled time of the kernels one after another. A block that does not fit (see `fit`) counts
-    as one a multiprocessor."""
-    costs = [_kernel_cost(program, kernel, gpu) for kernel in program.kernels]
-    launch = gpu.launch_us * len(costs)
-    parts = {"launch": launch}
+    as one a multiprocessor. Raises LoweringError for a tile that Triton cannot hold."""
+    costs = [
+        _kernel_cost(program, kernel, gpu)
+        if kernel.operator is None
+        else _library_cost(program, kernel, gpu)
+        for kernel in program.kernels
+    ]
+    launches = sum(c.launches for c in costs)
+    parts = {"launch": gpu.launch_us * launches}
     for one in costs:
         parts[one.bound] = parts.get(one.bound, 0.0) + one.us
     return Cost(
-        us=launch + sum(c.us for c in costs),
+        us=sum(parts.values()),
         bytes=sum(c.bytes for c in costs),
         flops=sum(c.flops for c in costs),
         waves=max(c.waves for c in costs),
         occupancy=min(c.occupancy for c in costs),
-        launches=len(costs),
+        launches=launches,
         bound=max(parts, key=parts.get),
     )
 
@@ -95,8 +100,9 @@ def _kernel_cost(program: TileProgram, kernel: TileKernel, gpu: Gpu) -> Cost:
     held = resident(program, kernel, gpu)
     blocks, at_once = kernel.blocks, held * gpu.sms
     iterations = kernel.loop.count if kernel.loop else 1
-    dtype = program.tensors[program.outputs[0]].dtype
-    dot_rate = gpu.dot_tflops[dtype] * 1e6 / gpu.sms  # operations a microsecond and multiprocessor
+    dot_rate = (
+        gpu.dot_tflops[_dtype(program)] * 1e6 / gpu.sms
+    )  # operations a microsecond and multiprocessor
     other_rate = gpu.fp32_tflops * 1e6 / 2 / gpu.sms  # the peak counts an FMA as two
     statements = (*kernel.pre, *kernel.body, *kernel.post)
     products = [s for s in statements if isinstance(s, Contract) and axes.is_dot(s)]
@@ -146,3 +152,31 @@ def _kernel_cost(program: TileProgram, kernel: TileKernel, gpu: Gpu) -> Cost:
         launches=1,
         bound=max(parts, key=parts.get),
     )
+
+
+def _library_cost(program: TileProgram, kernel: TileKernel, gpu: Gpu) -> Cost:
+    """A vendor's kernel at the peak rates, then one that copies its result to where it belongs."""
+    done = whole_work(kernel)
+    sizes = [tensor_bytes(program.tensors[view.tensor]) for view in kernel.views.values()]
+    stored = [s.view for s in kernel.post if isinstance(s, Store)]
+    copied = sum(tensor_bytes(program.tensors[kernel.views[name].tensor]) for name in stored)
+    moved = sum(sizes) + 2 * copied
+    parts = {
+        "memory": moved / (gpu.bandwidth_gbs * 1e3),
+        "products": done.products / (gpu.dot_tflops[_dtype(program)] * 1e6),
+        "others": done.others / (gpu.fp32_tflops * 1e6 / 2),
+    }
+    return Cost(
+        us=2 * MEMORY_LATENCY_US + max(parts.values()),
+        bytes=moved,
+        flops=done.products + done.others,
+        waves=1.0,
+        occupancy=1.0,
+        launches=2,
+        bound=max(parts, key=parts.get),
+    )
+
+
+def _dtype(program: TileProgram) -> str:
+    """Of what the matrix units multiply."""
+    return program.tensors[program.outputs[0]].dtype

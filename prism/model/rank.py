@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from prism.codegen import BACKENDS
 from prism.codegen.errors import LoweringError
 from prism.codegen.lower import lower
 from prism.errors import PrismError
@@ -26,12 +27,13 @@ def rank(points: Sequence[tuple[str, Concrete]], device: Device) -> Ranked:
             f"device {device.name}: configurations are ranked by a model of GPUs; "
             f"use tune=random on this device"
         )
+    library = BACKENDS[device.backend].library
     found = []
     for graph_id, concrete in points:
         try:
-            program = lower(concrete)
+            program = lower(concrete, library)
+            if not fit(program, device.gpu).reason:
+                found.append((cost(program, device.gpu).us, graph_id, concrete))
         except LoweringError:
             continue
-        if not fit(program, device.gpu).reason:
-            found.append((cost(program, device.gpu).us, graph_id, concrete))
     return sorted(found, key=lambda one: one[0])

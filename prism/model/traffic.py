@@ -36,7 +36,7 @@ def traffic(kernel: TileKernel, tensors: Mapping[str, Tensor], gpu: Gpu) -> Traf
     """
     l2 = gpu.l2_mib * 2**20
     iterations = kernel.loop.count if kernel.loop else 1
-    temps = sum(_tensor_bytes(t) for t in tensors.values() if t.role == "temp")
+    temps = sum(tensor_bytes(t) for t in tensors.values() if t.role == "temp")
     memory = cache = first = step = 0.0
     tiles = {}
     for statement in (*kernel.pre, *kernel.body, *kernel.post):
@@ -56,11 +56,12 @@ def traffic(kernel: TileKernel, tensors: Mapping[str, Tensor], gpu: Gpu) -> Traf
             step += moved * again / iterations if in_loop else 0
         if tensor.role != "temp" or temps > l2 / 2:
             times = _rereads(kernel, view, tiles, l2) if isinstance(statement, Load) else 1
-            memory += _tensor_bytes(tensor) * times
+            memory += tensor_bytes(tensor) * times
     return Traffic(memory, cache, first, step)
 
 
-def _tensor_bytes(tensor: Tensor) -> int:
+def tensor_bytes(tensor: Tensor) -> int:
+    """Bytes of all of a tensor."""
     return prod(tensor.shape) * ITEM_BYTES[tensor.dtype]
 
 

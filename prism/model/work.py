@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 
 from prism.codegen.tile import Call, Contract, Expr, Load, Reduce, Ref, Statement, TileKernel
 from prism.codegen.triton.axes import Axes
+from prism.instantiate.spans import Span
 from prism.model.device import Gpu
 from prism.program import Op
 
@@ -41,7 +43,16 @@ def work(kernel: TileKernel, axes: Axes) -> Work:
     found = Work()
     for statements, times in parts:
         for statement in statements:
-            found += _work(statement, axes) * times
+            found += _work(statement, axes.is_dot, axes.shape) * times
+    return found
+
+
+def whole_work(kernel: TileKernel) -> Work:
+    """Operations of a library kernel on whole tensors."""
+    is_dot = Axes(kernel).is_dot
+    found = Work()
+    for statement in (*kernel.pre, *kernel.post):
+        found += _work(statement, is_dot, lambda spans: tuple(s.size for s in spans))
     return found
 
 
@@ -52,22 +63,26 @@ def warp_groups(s: Contract, axes: Axes, gpu: Gpu, warps: int) -> bool:
     return gpu.arch >= 90 and warps >= 4 and rows >= 64 and not axes.held(s.batch)
 
 
-def _work(statement: Statement, axes: Axes) -> Work:
+def _work(
+    statement: Statement,
+    is_dot: Callable[[Contract], bool],
+    shape: Callable[[Iterable[Span]], tuple[int, ...]],
+) -> Work:
     if isinstance(statement, Load):
         return Work()
     if isinstance(statement, Contract):
         spans = (*statement.batch, *statement.rows, *statement.cols, statement.inner)
-        terms = prod(axes.shape(spans))
-        if axes.is_dot(statement):
+        terms = prod(shape(spans))
+        if is_dot(statement):
             return Work(products=2 * terms, chain=1)
         return Work(others=2 * terms, chain=1)
     spans = getattr(statement, "spans", None)
     if spans is None:  # a Fill
         return Work()
     if isinstance(statement, Reduce):
-        terms = prod(axes.shape((*spans, statement.axis)))
+        terms = prod(shape((*spans, statement.axis)))
         return Work(others=terms * (1 + _weight(statement.expr)), chain=1)
-    return Work(others=prod(axes.shape(spans)) * (1 + _weight(statement.expr)))
+    return Work(others=prod(shape(spans)) * (1 + _weight(statement.expr)))
 
 
 def _weight(expr: Expr) -> int:

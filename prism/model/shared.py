@@ -1,0 +1,156 @@
+"""The shared memory of a block, from how Triton's compiler uses it.
+
+A matrix product reads its operands from shared memory. One that the loop loads has a buffer for
+each stage of loads ahead, for as long as the loop runs; so has whatever else the loop loads and a
+product depends on. Any other operand has a buffer from its load, or from the product itself when
+it was computed, until the last product that reads it. Values that change their layout, and
+reductions over several warps, pass through a scratch area. The most that is live at once counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from prism.codegen.tile import (
+    Chain,
+    Contract,
+    Load,
+    Merge,
+    Reduce,
+    Statement,
+    Store,
+    TileKernel,
+    TileProgram,
+    refs,
+)
+from prism.codegen.triton.axes import Axes
+from prism.model.device import WARP, Gpu
+from prism.model.roofline import ITEM_BYTES
+
+CONVERTED = 32  # bytes of a thread that a change of layout moves at once, at most
+ASYNC_BYTES = 4  # a thread's copy into shared memory moves at least so many contiguous bytes
+
+
+def shared_bytes(program: TileProgram, kernel: TileKernel, axes: Axes, gpu: Gpu) -> int:
+    """Estimated bytes of one block."""
+    return _Shared(program, kernel, axes, gpu).total()
+
+
+def reads(statement: Statement) -> set[str]:
+    """The views and buffers whose values a statement uses, without the one it accumulates into."""
+    if isinstance(statement, Contract):
+        return {statement.a, statement.b}
+    if isinstance(statement, (Chain, Reduce, Merge, Store)):
+        return set(refs(statement.expr))
+    return set()
+
+
+def writes(statement: Statement) -> str | None:
+    """The buffer that a statement computes."""
+    out = getattr(statement, "out", None)
+    return out.buffer if out is not None else None
+
+
+@dataclass(frozen=True)
+class _Life:
+    """A buffer in shared memory: its bytes, and the first and the last statement that need it."""
+
+    bytes: int
+    first: int
+    last: int
+
+
+class _Shared:
+    def __init__(self, program: TileProgram, kernel: TileKernel, axes: Axes, gpu: Gpu):
+        self.program, self.kernel, self.axes, self.gpu = program, kernel, axes, gpu
+        self.code = [*kernel.pre, *kernel.body, *kernel.post]
+        start = len(kernel.pre)
+        self.loop = range(start, start + len(kernel.body))
+        looped = kernel.loop is not None and kernel.loop.count > 1
+        self.ahead = program.options["num_stages"] - 1 if looped else 0
+
+    def total(self) -> int:
+        lives = list(self._lives())
+        return max(
+            self._scratch(at, s) + sum(x.bytes for x in lives if x.first <= at <= x.last)
+            for at, s in enumerate(self.code)
+        )
+
+    def _lives(self) -> Iterator[_Life]:
+        used = self._operands()
+        for at, name in self._loads().items():
+            piped = at in self.loop and self.ahead and self._feeds_a_product(name)
+            if piped and self._copies(name):
+                yield _Life(self.ahead * self._bytes(name), self.loop[0], self.loop[-1])
+            elif name in used:
+                yield _Life(self._bytes(name), at, self._last(at, used[name]))
+        for name in used.keys() & self.kernel.buffers.keys():
+            yield _Life(self._bytes(name), used[name][0], used[name][-1])
+
+    def _loads(self) -> Mapping[int, str]:
+        return {at: s.view for at, s in enumerate(self.code) if isinstance(s, Load)}
+
+    def _operands(self) -> dict[str, list[int]]:
+        """What products read, with the statements that do."""
+        found: dict[str, list[int]] = {}
+        for at, s in enumerate(self.code):
+            if isinstance(s, Contract) and self.axes.is_dot(s):
+                for name in dict.fromkeys((s.a, s.b)):
+                    found.setdefault(name, []).append(at)
+        return found
+
+    def _last(self, first: int, used: list[int]) -> int:
+        """The statement until which a value is kept: one made before the loop serves all of it."""
+        across = first not in self.loop and used[-1] in self.loop
+        return self.loop[-1] if across else used[-1]
+
+    def _feeds_a_product(self, name: str) -> bool:
+        """Whether some product of the loop depends on the value."""
+        known = {name}
+        for at in self.loop:
+            s = self.code[at]
+            if known & reads(s):
+                if isinstance(s, Contract) and self.axes.is_dot(s):
+                    return True
+                known.add(writes(s))
+        return False
+
+    def _copies(self, name: str) -> bool:
+        """Whether threads can copy the tile without registers: enough contiguous bytes each."""
+        view = self.kernel.views[name]
+        held = self.axes.held(view.spans)
+        if not held or held[-1] != view.spans[-1]:
+            return False
+        each = prod(self.axes.shape(held)) / (WARP * self.program.options["num_warps"])
+        return min(each, self.axes.by_span[held[-1]].size) * self._item(name) >= ASYNC_BYTES
+
+    def _item(self, name: str) -> int:
+        """Bytes of an element as a product reads it."""
+        view = self.kernel.views.get(name)
+        tensor = view.tensor if view else self.program.outputs[0]
+        return ITEM_BYTES[self.program.tensors[tensor].dtype]
+
+    def _bytes(self, name: str) -> int:
+        return self._elements(name) * self._item(name)
+
+    def _scratch(self, at: int, s: Statement) -> int:
+        """Bytes through which values change their layout, or are reduced over the warps."""
+        warps = self.program.options["num_warps"]
+        most = CONVERTED * WARP * warps
+        if isinstance(s, Contract) and not self.axes.is_dot(s):
+            result = prod(self.axes.shape((*s.batch, *s.rows, *s.cols)))
+            narrow = min(map(self._elements, (s.a, s.b)))
+            return max(4 * narrow, min(4 * result * warps, most))
+        if isinstance(s, Reduce):
+            return min(4 * prod(self.axes.shape(s.spans)) * warps, most)
+        out = getattr(s, "out", None)
+        if out is None or out.at is None:
+            return 0
+        spans = (*s.batch, *s.rows, *s.cols) if isinstance(s, Contract) else s.spans
+        return min(4 * prod(self.axes.shape(spans)), most)
+
+    def _elements(self, name: str) -> int:
+        value = self.kernel.views.get(name) or self.kernel.buffers[name]
+        return prod(self.axes.shape(value.spans))
