@@ -8,6 +8,7 @@ is a row with its reason, and the others go on.
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,17 +22,21 @@ from prism.measure.compile import compile_trusted
 from prism.measure.eager_case import prepare_case
 from prism.measure.environment import environment
 from prism.measure.gate import Gate, blind
+from prism.measure.gpu import child_environment, clocks, lock_name
 from prism.measure.inputs import Case
 from prism.measure.lock import device_lock, work_folder
-from prism.measure.read_kernel import read_source
+from prism.measure.race import FACTS
 from prism.measure.rows import Row, write_rows
-from prism.measure.tune import backend_of, read_winner, rebuild
+from prism.measure.tune import backend_of, read_source, read_winner, rebuild
 from prism.measure.worker import Failure, Worker
+from prism.model.device import Device
+from prism.model.roofline import roofline_us
 from prism.program import Program
 
 __all__ = ["BaselineSpec", "BenchSettings", "bench", "failures"]
 
 PRISM, READ = "prism", "read"
+LATE = "the time was over before it was measured"
 Progress = Callable[[str, int, int], None]
 WARM_SHARE = 0.25  # of a turn
 MIN_TURN = 0.005  # seconds
@@ -41,22 +46,26 @@ JUDGED_FROM_US = 50.0  # below, starting threads and not memory decides the read
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSettings:
-    """At most `rounds` rounds in about `seconds` (at least three, whatever they take).
+    """At most `rounds` rounds in about `seconds` (at least three, whatever they take); or, with
+    `repetitions`, so many cold samples of each system and so many warm ones, over all rounds.
 
     A turn is the share of one system in one round, three quarters of it cold; after it,
     `settle_seconds` let its threads fall asleep. A time below `read_tolerance` times that of merely
-    reading the inputs is suspect.
+    reading the inputs is suspect. At the time `until` (of `time.monotonic`) systems that are not
+    done fail with the reason `LATE`.
     """
 
-    device: str
+    device: Device
     rounds: int = 20
     seconds: float = 10.0
+    repetitions: int | None = None
     threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     seed: int = 0
     prepare_timeout: float = 300.0
     turn_timeout: float = 60.0
     settle_seconds: float = 0.01
     read_tolerance: float = 0.75
+    until: float = math.inf
 
 
 @dataclass
@@ -95,11 +104,13 @@ def bench(
     Raises PrismError for a missing compiler or a disk that cannot be written; whatever a system
     does is its row.
     """
-    backend_of(settings.device, program.dtype)
+    backend_of(settings.device.backend, program.dtype)
     progress = progress or (lambda stage, done, total: None)
     systems: list[_System] = []
     with work_folder("bench") as work:
-        case = prepare_case(program, work / "case", settings.seed, settings.threads)
+        case = prepare_case(
+            program, work / "case", settings.seed, settings.threads, settings.device
+        )
         template = _template(case, settings, context)
         systems.append(_prism(case, winner_dir, settings, work, template))
         systems += [_baseline(case, b, settings, work, template) for b in baselines]
@@ -109,7 +120,7 @@ def bench(
                 system.job = None
                 system.fail(reason)
         try:
-            with device_lock(settings.device):
+            with device_lock(lock_name(settings.device)):
                 _measure(systems, settings, work, progress)
         finally:
             for system in systems:
@@ -138,20 +149,21 @@ def _template(case: Case, settings: BenchSettings, context: Mapping[str, object]
     gate = Gate(case)
     bound = max(gate.bounds.values(), key=lambda b: b.rms)
     note = "; ".join(f"{output}: {why}" for output, why in gate.without_eager.items())
-    facts = environment(settings.threads)
+    gpu, facts = settings.device.gpu, environment(settings.threads)
     known = set(Row.__dataclass_fields__)
     shared = {
         "workload": case.program.name,
         "config": "",
         "shape": {k: v for k, v in case.program.sizes.items() if isinstance(v, int)},
         "dtype": case.dtype,
-        "device": settings.device,
+        "device": settings.device.name,
         "bound_max": bound.max,
         "bound_rms": bound.rms,
         "bound_note": note,
         "controls": gate.controls(),
         "input_bytes": case.data["input_bytes"],
         "copies": case.data["copies"],
+        "roofline_us": roofline_us(case.program, gpu) if gpu is not None else None,
         "threads": settings.threads,
         "seed": settings.seed,
         "versions": facts.pop("versions"),
@@ -165,7 +177,9 @@ def _template(case: Case, settings: BenchSettings, context: Mapping[str, object]
 
 def _job(case: Case, settings: BenchSettings, **rest) -> dict:
     copies = case.data["copies"]
-    return {"case": str(case.folder), "threads": settings.threads, "copies": copies, **rest}
+    device = settings.device.to_json()
+    shared = {"case": str(case.folder), "threads": settings.threads, "device": device}
+    return {**shared, "copies": copies, **rest}
 
 
 def _prism(
@@ -184,7 +198,11 @@ def _prism(
             raise PrismError(winner["reason"])
         row.graph_id, row.source_sha256 = winner["graph_id"], winner["source_sha256"]
         row.variant = winner["digest"]
-        compiled = rebuild(winner_dir, winner, work / "winner")
+        row.modelled_us = winner.get("modelled_us")
+        compiled = rebuild(winner_dir, winner, settings.device, work)
+        for name in FACTS:
+            setattr(row, name, compiled.facts.get(name))
+        system.env = child_environment(settings.device, work)
         system.job = _job(case, settings, library=str(compiled.library), gated=True)
     except PrismError as error:
         system.fail(str(error))
@@ -196,9 +214,10 @@ def _baseline(
 ) -> _System:
     row = Row(system=spec.name, **{**template, "search_seconds": None, "search": {}})
     system = _System(row)
-    # An empty cache of compiled code, so that compile_seconds is what a user waits for.
-    system.env = {"TORCHINDUCTOR_CACHE_DIR": str(work / f"inductor-{spec.name}")}
-    system.env["TMPDIR"] = str(work)
+    # Empty caches of compiled code, so that compile_seconds is what a user waits for.
+    own = work / f"cache-{spec.name}"
+    system.env = child_environment(settings.device, own) | {"TRITON_INTERPRET": "0"}
+    system.env |= {"TORCHINDUCTOR_CACHE_DIR": str(own / "inductor"), "TMPDIR": str(work)}
     adapter = str(Path(spec.adapter).resolve())
     options = dict(spec.options)
     system.job = _job(case, settings, adapter=adapter, name=spec.name, options=options)
@@ -209,7 +228,9 @@ def _read(case: Case, settings: BenchSettings, work: Path, template: dict) -> _S
     system = _System(Row(system=READ, **{**template, "search_seconds": None, "search": {}}))
     system.row.controls, system.row.bound_note = {}, ""
     system.row.bound_max = system.row.bound_rms = None
-    compiled = compile_trusted(read_source(case), backend_of(settings.device), work / "read")
+    manifest = backend_of(settings.device.backend)
+    compiled = compile_trusted(read_source(case, manifest), manifest, work, settings.device)
+    system.env = child_environment(settings.device, work)
     system.job = _job(case, settings, library=str(compiled.library), gated=False)
     return system
 
@@ -217,32 +238,17 @@ def _read(case: Case, settings: BenchSettings, work: Path, template: dict) -> _S
 def _measure(
     systems: Sequence[_System], settings: BenchSettings, work: Path, progress: Progress
 ) -> None:
-    """Prepares each system in turn, then the rounds, then the evidence."""
+    """Prepares each system in turn, then the rounds, with the clocks around them, then evidence."""
     for number, system in enumerate(systems, 1):
         if system.job is not None:
             _prepare(system, settings, work)
         progress("prepare", number, len(systems))
-    share = settings.seconds / (settings.rounds * len(systems)) - settings.settle_seconds
-    turn_seconds = max(MIN_TURN, share)
-    warm = WARM_SHARE * turn_seconds
-    end = time.monotonic() + settings.seconds
-    for number in range(settings.rounds):
-        if number >= MIN_ROUNDS and time.monotonic() > end:
-            break
-        turn = number % len(systems)
-        for system in (*systems[turn:], *systems[:turn]):
-            for state, seconds in (("cold", turn_seconds - warm), ("warm", warm)):
-                if system.worker is None:
-                    continue
-                command = {"do": "turn", "state": state, "seconds": seconds}
-                answer = system.ask(command, settings.turn_timeout + seconds)
-                if answer is not None:
-                    getattr(system, state).extend(answer["samples_us"])
-            if system.worker is not None:
-                system.row.rounds = number + 1
-                time.sleep(settings.settle_seconds)
-        progress("bench", number + 1, settings.rounds)
-    progress("bench", settings.rounds, settings.rounds)
+    before = clocks() if settings.device.torch == "cuda" else {}
+    _rounds(systems, settings, progress)
+    if before:
+        taken = {"before": before, "after": clocks()}
+        for system in systems:
+            system.row.environment = {**system.row.environment, "clocks": taken}
     for system in systems:
         answer = system.worker and system.ask({"do": "finish"}, settings.turn_timeout)
         if answer:
@@ -253,11 +259,54 @@ def _measure(
                 system.fail(answer["evidence"]["problem"])
 
 
+def _rounds(systems: Sequence[_System], settings: BenchSettings, progress: Progress) -> None:
+    """Turns of all systems, in rotated order."""
+    share = settings.seconds / (settings.rounds * len(systems)) - settings.settle_seconds
+    turn_seconds = max(MIN_TURN, share)
+    warm = WARM_SHARE * turn_seconds
+    end = time.monotonic() + settings.seconds
+    for number in range(settings.rounds):
+        if time.monotonic() >= settings.until:
+            for system in systems:
+                if system.worker is not None:
+                    system.worker.close()
+                    system.fail(LATE)
+        samples = _samples(settings, number)
+        if samples is None and number >= MIN_ROUNDS and time.monotonic() > end:
+            break
+        turn = number % len(systems)
+        for system in (*systems[turn:], *systems[:turn]):
+            for state, seconds in (("cold", turn_seconds - warm), ("warm", warm)):
+                if system.worker is None or samples == 0:
+                    continue
+                command = {"do": "turn", "state": state, "seconds": seconds, "samples": samples}
+                answer = system.ask(command, settings.turn_timeout + seconds)
+                if answer is not None:
+                    getattr(system, state).extend(answer["samples_us"])
+            if system.worker is not None:
+                system.row.rounds = number + 1
+                time.sleep(settings.settle_seconds)
+        progress("bench", number + 1, settings.rounds)
+    progress("bench", settings.rounds, settings.rounds)
+
+
+def _samples(settings: BenchSettings, number: int) -> int | None:
+    """How many samples of a state a turn of this round takes; None: as time allows."""
+    if settings.repetitions is None:
+        return None
+    each, more = divmod(settings.repetitions, settings.rounds)
+    return each + (number < more)
+
+
 def _prepare(system: _System, settings: BenchSettings, work: Path) -> None:
-    row = system.row
+    row, left = system.row, settings.until - time.monotonic()
+    if left <= 0:
+        return system.fail(LATE)
     system.worker = Worker(system.job, work, row.system, settings.threads, system.env)
-    answer = system.ask({"do": "prepare"}, settings.prepare_timeout)
+    answer = system.ask({"do": "prepare"}, min(settings.prepare_timeout, left))
     if answer is None:
+        if time.monotonic() >= settings.until:
+            system.fail(LATE)
         return
     row.timer = answer["timer"]
     row.versions = {**row.versions, **answer["versions"]}
@@ -275,7 +324,7 @@ def _prepare(system: _System, settings: BenchSettings, work: Path) -> None:
 
 
 def _finished(systems: Sequence[_System], settings: BenchSettings) -> list[dict]:
-    """Samples, the comparison with reading, and the rows as plain data."""
+    """Samples, the comparison with reading and with the roofline, and the rows as plain data."""
     for system in systems:
         if system.row.status == "ok":
             system.row.set_samples(system.cold, system.warm)
@@ -283,7 +332,17 @@ def _finished(systems: Sequence[_System], settings: BenchSettings) -> list[dict]
     for system in systems:
         row = system.row
         row.read_us = read
-        if row.median_us is None or read is None:
+        if row.median_us is None:
+            continue
+        if row.roofline_us is not None:
+            row.roofline_fraction = row.roofline_us / row.median_us
+            if row.median_us < row.roofline_us:
+                row.status = "suspect"
+                row.reason = (
+                    f"{row.median_us:.1f} us is less than the {row.roofline_us:.1f} us "
+                    f"(modelled) that device {row.device} needs at least"
+                )
+        if read is None:
             continue
         row.read_speed_fraction = read / row.median_us
         if read >= JUDGED_FROM_US and row.median_us < settings.read_tolerance * read:

@@ -1,4 +1,4 @@
-"""One tuning candidate in its own process: `python -m prism.measure.candidate JOB.json`.
+"""One compiled candidate in its own process: `python -m prism.measure.candidate JOB.json`.
 
 Imports numpy and ctypes only, to start fast. The result file appears whole or not at all; a crash
 or a hang leaves none, and the parent puts the reason in words.
@@ -19,7 +19,8 @@ from prism.files import write_json
 from prism.measure.children import die_with_parent
 from prism.measure.gate import Gate
 from prism.measure.inputs import Case, Rotation
-from prism.measure.library import TIMER, Library, gate_library, time_calls
+from prism.measure.library import Library, gate_library
+from prism.measure.timers import HostTimer, time_calls
 
 
 def limit_memory(extra_bytes: int) -> None:
@@ -41,13 +42,13 @@ def run_job(job: dict) -> dict:
     rotation = Rotation(case.inputs(), job["copies"])
     library = Library(Path(job["library"]), job["threads"])
     verdict = gate_library(library, Gate(case), rotation)
-    result = {"verdict": verdict.to_json(), "timer": TIMER, "samples_us": []}
+    result = {"verdict": verdict.to_json(), "timer": HostTimer.name, "samples_us": []}
     if not verdict.passed:
         return {**result, "status": "failed", "reason": verdict.reason}
     calls = library.rotating_calls(case, rotation)
     calls[-1]()
     samples = time_calls(calls, 0.0, 3, 3)
-    if min(samples) <= job.get("give_up_us", float("inf")):
+    if min(samples) <= job["give_up_us"]:
         samples += time_calls(calls, job["seconds"], job["at_least"], job["at_most"], first=3)
     return {**result, "status": "ok", "reason": "", "samples_us": samples}
 

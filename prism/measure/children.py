@@ -71,6 +71,11 @@ def describe(returncode: int, stderr: str = "") -> str:
     return f"exit status {returncode}{last}"
 
 
+def out_of_memory(stderr: str) -> bool:
+    """Whether what a child said before it ended is that there was no more memory."""
+    return any(word in stderr for word in ("bad_alloc", "MemoryError", "OutOfMemoryError"))
+
+
 def kill_group(process: subprocess.Popen) -> None:
     """Kills a child that leads its own process group, with all it started, and reaps it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,6 +1,7 @@
 """PyTorch eager's outputs for a case, once, in a child: what the gate's bound is made of.
 
-`python -m prism.measure.eager_case CASE THREADS` writes `eager.NAME.raw` and, last, `eager.json`.
+`python -m prism.measure.eager_case CASE THREADS cpu|cuda` writes `eager.NAME.raw` and, last,
+`eager.json`.
 """
 
 from __future__ import annotations
@@ -11,30 +12,53 @@ import time
 from pathlib import Path
 
 from prism.files import write_json
-from prism.measure import children
+from prism.measure import children, gpu
 from prism.measure.environment import last_level_cache
 from prism.measure.inputs import Case, write_case
+from prism.model.device import CPU, Device
 from prism.program import Program
+
+SHARE = 16  # of a GPU's memory, for the rotating copies of one system
+CAPTURES = 256  # copies on a GPU, as each call on one is captured once
+INTERPRETED = 4  # copies in Triton's interpreter, whose times say nothing of caches
 
 
 def prepare_case(
-    program: Program, folder: Path, seed: int, threads: int, timeout: float = 120.0
+    program: Program,
+    folder: Path,
+    seed: int,
+    threads: int,
+    device: Device = CPU,
+    timeout: float = 120.0,
 ) -> Case:
-    """Inputs, float64 reference and eager's outputs of a program, written to `folder`.
+    """Inputs, float64 reference and eager's outputs on the device, written to `folder`.
 
     Where eager ends in an error or needs more than `timeout` seconds, the case has no eager
     outputs, the bound is that of rounding alone, and `Case.eager_record` holds the reason.
     """
-    # Four times this rotates in every system's process, so it stays well below the memory.
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    case = write_case(program, folder, seed, min(last_level_cache(), memory // 64))
-    argv = [sys.executable, "-m", "prism.measure.eager_case", str(folder), str(threads)]
-    ended = children.run(
-        argv, timeout, children.environment_for_child(threads), "PyTorch eager gave no result"
-    )
+    case = write_case(program, folder, seed, **_limits(device))
+    argv = [sys.executable, "-m", "prism.measure.eager_case"]
+    argv += [str(folder), str(threads), device.torch]
+    env = children.environment_for_child(threads, gpu.child_environment(device, folder))
+    ended = children.run(argv, timeout, env, "PyTorch eager gave no result")
     if ended.reason:
         write_json(folder / "eager_failed.json", {"reason": ended.reason})
     return case
+
+
+def _limits(device: Device) -> dict:
+    """How much of which memory the copies of the inputs rotate through."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if device.torch != "cuda":
+        # Four times this rotates in every system's process, so it stays well below the memory.
+        cache = {"cache_bytes": min(last_level_cache(), memory // 64)}
+        return cache if device.gpu is None else cache | {"most": INTERPRETED}
+    memory = gpu.memory_bytes() or memory
+    return {
+        "cache_bytes": int(device.gpu.l2_mib * 2**20),
+        "memory_bytes": memory // SHARE,
+        "most": CAPTURES,
+    }
 
 
 def main(argv: list[str]) -> int:
@@ -42,20 +66,22 @@ def main(argv: list[str]) -> int:
     children.die_with_parent()
     import torch
 
-    from prism.measure.torch_program import from_torch, to_torch, torch_callable
+    from prism.measure.tensors import FP32_POLICY, Copies, set_up
+    from prism.measure.torch_program import from_torch, torch_callable
 
     case = Case(Path(argv[0]))
-    torch.set_num_threads(int(argv[1]))
-    torch.set_grad_enabled(False)
-    tensors = [to_torch(array.copy(), case.dtype) for array in case.inputs().values()]
+    set_up(int(argv[1]))
+    copies = Copies(case, 1, argv[2])
     start = time.perf_counter()
-    outputs = torch_callable(case.program)(*tensors)
+    outputs = torch_callable(case.program)(*copies.sets[0].values())
+    copies.synchronize()
     seconds = time.perf_counter() - start
     for (name, shape), output in zip(case.shapes().items(), outputs, strict=True):
         if tuple(output.shape) != shape:
             raise RuntimeError(f"output {name} has shape {tuple(output.shape)}, not {shape}")
         from_torch(output).tofile(case.folder / f"eager.{name}.raw")
-    record = {"seconds": seconds, "torch": torch.__version__}
+    record = {"seconds": seconds, "torch": torch.__version__, "device": argv[2]}
+    record["fp32"] = FP32_POLICY
     write_json(case.folder / "eager.json", record)
     return 0
 

@@ -12,6 +12,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from prism.measure import gpu
 from prism.measure.children import environment_for_child
 
 _CPUS = Path("/sys/devices/system/cpu")
@@ -68,7 +69,7 @@ def environment(threads: int) -> dict:
         "load_average": list(os.getloadavg()),
         "thread_settings": {k: settings[k] for k in _THREAD_SETTINGS if k in settings},
         "transparent_hugepages": _read(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
-        "gpu": _gpu(),
+        "gpu": gpu.facts(),
         "versions": versions(),
         **revision(),
     }
@@ -106,15 +107,7 @@ def revision() -> dict:
     return {"commit": commit, "dirty": bool(status)}
 
 
-def _gpu() -> list[str]:
-    if not shutil.which("nvidia-smi"):
-        return []
-    fields = ("--query-gpu=name,driver_version", "--format=csv,noheader")
-    text = _command("nvidia-smi", *fields, whole=True)
-    return (text or "").splitlines()
-
-
-def _command(*argv: str, whole: bool = False) -> str | None:
+def _command(*argv: str) -> str | None:
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
@@ -122,7 +115,7 @@ def _command(*argv: str, whole: bool = False) -> str | None:
     if done.returncode:
         return None
     text = done.stdout.strip()
-    return text if whole or not text else text.splitlines()[0]
+    return text.splitlines()[0] if text else text
 
 
 def _cpu_info() -> dict[str, str]:

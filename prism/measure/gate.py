@@ -7,7 +7,7 @@ is its distance from the reference, divided by its row's scale or by its own siz
 larger; `max` is the largest and `rms` the root mean square over the output. So a wrong row is seen
 however small its values are, and rounding to the dtype never costs more than its unit roundoff.
 
-Bound. Each of the two at most twice PyTorch eager's (same dtype, same inputs, on the CPU) plus a
+Bound. Each of the two at most twice PyTorch eager's (same dtype, same inputs, same device) plus a
 floor: (4 for max, 1 for rms) * F with F = u(dtype) + sqrt(K) * u(fp32), K the longest reduction.
 Eager counts for an output only up to an error of 24 floors (96 F for max, 24 F for rms), so that no
 bound reaches the error of zeros (1 in max, in rms a fifth of it), and if at least one of its
@@ -258,19 +258,22 @@ class Outputs:
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], dtype: str):
         self.arrays: dict[str, np.ndarray] = {}
-        self._raw: dict[str, np.ndarray] = {}
+        self.raw: dict[str, np.ndarray] = {}
         item = np.dtype(STORAGE[dtype])
         for name, shape in shapes.items():
             size = math.prod(shape) * item.itemsize
             padded = -(-size // ALIGNMENT) * ALIGNMENT
             raw = aligned_bytes(padded + 2 * GUARD_BYTES)
-            self._raw[name] = raw
+            self.raw[name] = raw
             self.arrays[name] = raw[GUARD_BYTES : GUARD_BYTES + size].view(item).reshape(shape)
 
     def poison(self, pattern: int) -> None:
         """Fills outputs and guards with the byte `pattern`."""
-        for raw in self._raw.values():
+        for raw in self.raw.values():
             raw[...] = pattern
+
+    def fetch(self) -> None:
+        """Brings what was written into `arrays`; here it is there already."""
 
     def untouched(self, pattern: int) -> dict[str, np.ndarray]:
         """Per output, which elements still hold the pattern."""
@@ -283,7 +286,7 @@ class Outputs:
     def overrun(self, pattern: int) -> str:
         """A reason when a guard zone was written, else an empty string."""
         for name, array in self.arrays.items():
-            raw, end = self._raw[name], GUARD_BYTES + array.nbytes
+            raw, end = self.raw[name], GUARD_BYTES + array.nbytes
             if (raw[:GUARD_BYTES] != pattern).any() or (raw[end:] != pattern).any():
                 return f"output {name}: written out of bounds"
         return ""

@@ -89,12 +89,12 @@ def deviation(program: Program, node: Node) -> float:
     return max(extents, default=1) ** -0.25
 
 
-def copies_for(input_bytes: int, cache_bytes: int) -> int:
+def copies_for(input_bytes: int, cache_bytes: int, most: int = MAX_COPIES) -> int:
     """How many copies of the inputs rotate so that each is out of the cache when it is used next.
 
-    Together at least four times the last-level cache, at least three, at most MAX_COPIES.
+    Together at least four times the last-level cache, at least three, at most `most`.
     """
-    return min(MAX_COPIES, max(3, math.ceil(4 * cache_bytes / max(1, input_bytes))))
+    return min(most, max(3, math.ceil(4 * cache_bytes / max(1, input_bytes))))
 
 
 def longest_reduction(program: Program) -> int:
@@ -169,17 +169,26 @@ def write_case(
     seed: int,
     cache_bytes: int,
     inputs: Mapping[str, np.ndarray] | None = None,
+    memory_bytes: int | None = None,
+    most: int = MAX_COPIES,
 ) -> Case:
-    """Writes a case; `inputs` (storage form) replace the random ones. Raises PrismError."""
+    """Writes a case; `inputs` (storage form) replace the random ones.
+
+    There are at most `most` rotating copies, and with outputs of their own they take at most
+    `memory_bytes`, but there is always one. Raises PrismError when the disk refuses.
+    """
     arrays = dict(inputs) if inputs is not None else make_inputs(program, seed)
     reference = evaluate(program, {n: widen(a, program.dtype) for n, a in arrays.items()})
     total = sum(a.nbytes for a in arrays.values())
+    written = sum(a.size for a in reference.values()) * np.dtype(STORAGE[program.dtype]).itemsize
+    if memory_bytes is not None:
+        most = max(1, min(most, memory_bytes // max(1, total + written)))
     record = {
         "program": program_to_json(program),
         "seed": seed,
         "input_bytes": total,
         "cache_bytes": cache_bytes,
-        "copies": copies_for(total, cache_bytes),
+        "copies": copies_for(total, cache_bytes, most),
         "longest_reduction": longest_reduction(program),
     }
     try:
@@ -200,13 +209,13 @@ class Rotation:
 
     def __init__(self, inputs: Mapping[str, np.ndarray], copies: int):
         padded = sum(-(-a.nbytes // ALIGNMENT) * ALIGNMENT for a in inputs.values())
-        self._memory = aligned_bytes(padded * copies)
+        self.memory = aligned_bytes(padded * copies)
         self.sets: list[dict[str, np.ndarray]] = []
         offset = 0
         for _ in range(copies):
             arrays = {}
             for name, array in inputs.items():
-                view = self._memory[offset : offset + array.nbytes].view(array.dtype)
+                view = self.memory[offset : offset + array.nbytes].view(array.dtype)
                 arrays[name] = view.reshape(array.shape)
                 arrays[name][...] = array
                 offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,4 +1,4 @@
-"""A compiled kernel in this process: the C ABI, the gate, and the timed call.
+"""A compiled kernel in this process: the C ABI, the gate, and the call to time.
 
 `extern "C" int prism_run(const void* const* inputs, void* const* outputs, int threads)`.
 """
@@ -6,18 +6,15 @@
 from __future__ import annotations
 
 import ctypes
-import gc
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from prism.measure.gate import POISONS, Gate, Outputs, Verdict, worst
+from prism.measure.gate import Gate, Outputs, Verdict
+from prism.measure.gating import gate_kernel
 from prism.measure.inputs import STORAGE, Case, Rotation
-
-TIMER = "time.perf_counter_ns around one call"
-Call = Callable[[], object]
+from prism.measure.timers import Call
 
 
 class Library:
@@ -54,58 +51,14 @@ class Library:
 
 
 def gate_library(library: Library, gate: Gate, rotation: Rotation) -> Verdict:
-    """Runs the kernel once per poison pattern and checks all it wrote, and what it must not."""
-    case = gate.case
-    inputs = rotation.sets[0]
+    """Gates a library on the first copy of the inputs."""
+    case, inputs = gate.case, rotation.sets[0]
     outputs = Outputs(case.shapes(), case.dtype)
-    call = library.bind(inputs, outputs.arrays)
-    verdicts, untouched = [], []
 
-    def failed(reason: str) -> Verdict:
-        zero = verdicts[0] if verdicts else gate.check(outputs.arrays)
-        return Verdict("FAILED", zero.output, zero.error, zero.bound, reason)
+    def overwritten() -> str:
+        for name, original in case.inputs().items():
+            if inputs[name].tobytes() != original.tobytes():
+                return f"input {name}: overwritten"
+        return ""
 
-    for pattern in POISONS:
-        outputs.poison(pattern)
-        if status := call():
-            return failed(f"the kernel returned {status}")
-        if reason := outputs.overrun(pattern):
-            return failed(reason)
-        untouched.append(outputs.untouched(pattern))
-        verdicts.append(gate.check(outputs.arrays))
-    for name in outputs.arrays:
-        missed = untouched[0][name] & untouched[1][name]
-        if missed.any():
-            return failed(
-                f"output {name}: {int(missed.sum())} of {missed.size} elements were never written"
-            )
-    for name, original in case.inputs().items():
-        if inputs[name].tobytes() != original.tobytes():
-            return failed(f"input {name}: overwritten by the kernel")
-    return worst(verdicts)
-
-
-def time_calls(
-    calls: list[Call], seconds: float, at_least: int, at_most: int, first: int = 0
-) -> list[float]:
-    """Microseconds of single calls, going round `calls` from `first`, until the time is used up.
-
-    What a call returns is freed outside the timed region.
-    """
-    samples: list[float] = []
-    clock = time.perf_counter_ns
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        end = clock() + int(seconds * 1e9)
-        while len(samples) < at_most and (len(samples) < at_least or clock() < end):
-            call = calls[(first + len(samples)) % len(calls)]
-            start = clock()
-            kept = call()
-            stop = clock()
-            samples.append(round((stop - start) / 1e3, 3))
-            del kept
-    finally:
-        if collecting:
-            gc.enable()
-    return samples
+    return gate_kernel(gate, outputs, library.bind(inputs, outputs.arrays), overwritten)

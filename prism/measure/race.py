@@ -7,9 +7,8 @@ all passes is least: so a lucky sample does not pick it.
 
 from __future__ import annotations
 
-import json
+import math
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,17 +18,18 @@ from pathlib import Path
 import numpy as np
 
 from prism.errors import PrismError
-from prism.files import write_json
-from prism.measure import children
 from prism.measure.compile import Builder, Compiled, compile_all, sha256
-from prism.measure.inputs import Case
+from prism.measure.executor import Executor, Trial
+from prism.measure.gpu import lock_name
 from prism.measure.lock import device_lock
+from prism.model.device import Device
 
 Progress = Callable[[str, int, int], None]
 GIVE_UP_FACTOR = 2.0  # a candidate slower than this times the leader gets no further samples
 FINALISTS = 4
 PASSES = 3
-GIB = 1 << 30
+VERIFY_FACTOR = 3.0  # of the time limit of a child, for the checks of a winner
+FACTS = ("registers", "spill_bytes", "shared_bytes")  # of the compiler, see `compile.Compiled`
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Candidate:
     compiled: Compiled | None = None
     status: str = "untried"
     # Of a failure: proof (the graph is not proved), lower (the backend cannot), internal (a fault
-    # of Prism), compile, load, crash, hang, memory, gate.
+    # of Prism), compile, load, launch (refused by the device), crash, hang, memory, gate.
     cause: str = ""
     reason: str = ""
     verdict: dict | None = None
@@ -69,6 +69,7 @@ class Candidate:
 
     def record(self) -> dict:
         """Plain data for winner.json."""
+        facts = self.compiled.facts if self.compiled else {}
         return {
             "graph_id": self.graph_id,
             "digest": self.digest,
@@ -82,6 +83,7 @@ class Candidate:
             "finalist": bool(self.finals_us),
             "compile_seconds": self.compiled.seconds if self.compiled else None,
             "source_sha256": self.compiled.sha256 if self.compiled else None,
+            **{name: facts.get(name) for name in FACTS},
         }
 
 
@@ -100,20 +102,27 @@ class Race:
 
     def __init__(
         self,
-        case: Case,
+        executor: Executor,
         backend: Builder,
+        device: Device,
         work: Path,
         threads: int,
-        device: str,
         limits: Limits | None = None,
         progress: Progress | None = None,
     ):
-        self.case, self.backend, self.work, self.threads = case, backend, work, threads
+        self.executor, self.backend, self.work, self.threads = executor, backend, work, threads
         self.device, self.limits = device, limits or Limits()
         self.progress = progress or (lambda stage, done, total: None)
         self.candidates: list[Candidate] = []
+        self.until = math.inf  # of time.monotonic; then nothing more is started
         self.seconds = {"compile": 0.0, "tune": 0.0}
         self._libraries: dict[str, Compiled] = {}
+        self._lock = lock_name(device)
+
+    @property
+    def late(self) -> bool:
+        """Whether it is time to end."""
+        return time.monotonic() >= self.until
 
     @property
     def leader(self) -> Candidate | None:
@@ -135,9 +144,12 @@ class Race:
         self._compile(batch)
         compiled = time.perf_counter()
         self.seconds["compile"] += compiled - start
-        with device_lock(self.device):
+        with device_lock(self._lock):
             tried = len(self.candidates) - len(batch)
             for number, candidate in enumerate(batch, tried + 1):
+                if self.late:  # those not reached were not tried
+                    del self.candidates[number - 1 :]
+                    break
                 if candidate.status != "failed":
                     self._first(candidate)
                 self.progress("tune", number, total)
@@ -152,13 +164,17 @@ class Race:
             if all(f.compiled.sha256 != candidate.compiled.sha256 for f in finalists):
                 finalists.append(candidate)
         finalists = finalists[:FINALISTS]
-        with device_lock(self.device):
+        with device_lock(self._lock):
             for number in range(PASSES):
+                if self.late:
+                    break
                 turn = number % max(1, len(finalists))
                 for candidate in finalists[turn:] + finalists[:turn]:
                     if candidate.status == "ok":
                         self._final(candidate)
                 self.progress("finals", number + 1, PASSES)
+            while (leader := self.leader) and not self._verified(leader):
+                pass
         self.seconds["tune"] += time.perf_counter() - start
         return self.leader
 
@@ -176,7 +192,13 @@ class Race:
         new = [c.source for c in written if sha256(c.source) not in self._libraries]
         jobs = min(len(os.sched_getaffinity(0)), max(1, self.threads))
         self._libraries |= compile_all(
-            new, self.backend, self.work, jobs, self.limits.compile_timeout, self.progress
+            new,
+            self.backend,
+            self.work,
+            jobs,
+            self.limits.compile_timeout,
+            self.progress,
+            self.device,
         )
         for candidate in written:
             candidate.compiled = self._libraries[sha256(candidate.source)]
@@ -185,84 +207,25 @@ class Race:
 
     def _first(self, candidate: Candidate) -> None:
         leader = self.leader
-        give_up = GIVE_UP_FACTOR * leader.score_us if leader else float("inf")
+        give_up = GIVE_UP_FACTOR * leader.score_us if leader else Trial.give_up_us
         candidate.status = "ok"
-        self._run(
-            candidate, self.limits.first_seconds, 5, 100, candidate.samples_us, give_up_us=give_up
-        )
+        candidate.samples_us += self._run(candidate, self.limits.first_seconds, 5, 100, give_up)
 
     def _final(self, candidate: Candidate) -> None:
-        self._run(candidate, self.limits.final_seconds, 10, 400, candidate.finals_us)
+        candidate.finals_us += self._run(candidate, self.limits.final_seconds, 10, 400)
 
-    def _run(self, candidate, seconds, at_least, at_most, samples, give_up_us=float("inf")) -> None:
-        result = run_candidate(
-            self.case,
-            candidate.compiled.library,
-            self.work,
-            self.threads,
-            seconds=seconds,
-            at_least=at_least,
-            at_most=at_most,
-            give_up_us=give_up_us,
-            timeout=self.limits.child_timeout,
-        )
+    def _run(self, candidate, seconds, at_least, at_most, give_up=Trial.give_up_us) -> list[float]:
+        trial = Trial(seconds, at_least, at_most, give_up, self.limits.child_timeout)
+        result = self.executor.run(candidate.compiled.library, trial)
         candidate.verdict = result.get("verdict") or candidate.verdict
         if result["status"] != "ok":
             candidate.fail(result["cause"], result["reason"])
-        samples += result.get("samples_us", [])
+        return result.get("samples_us", [])
 
-
-def run_candidate(
-    case: Case,
-    library: Path,
-    work: Path,
-    threads: int,
-    *,
-    seconds: float,
-    at_least: int = 5,
-    at_most: int = 1000,
-    give_up_us: float = float("inf"),
-    timeout: float = 20.0,
-) -> dict:
-    """Gates and times one library in its own process.
-
-    The result: `status` ("ok", "failed"), `cause`, `reason`, `verdict`, `samples_us`. A crash,
-    a hang and the memory limit are failures like any other.
-    """
-    result = work / "result.json"
-    result.unlink(missing_ok=True)
-    size = case.data["input_bytes"]
-    outputs = sum(r.nbytes for r in case.references().values())
-    job = {
-        "case": str(case.folder),
-        "library": str(library),
-        "threads": threads,
-        "copies": case.data["copies"],
-        "seconds": seconds,
-        "at_least": at_least,
-        "at_most": at_most,
-        "give_up_us": min(give_up_us, 1e18),
-        "memory_bytes": case.data["copies"] * (size + outputs)
-        + 8 * (size + outputs)
-        + 4 * GIB
-        + threads * GIB // 4,
-        "result": str(result),
-    }
-    write_json(work / "job.json", job)
-    ended = children.run(
-        [sys.executable, "-m", "prism.measure.candidate", str(work / "job.json")],
-        timeout,
-        children.environment_for_child(threads),
-        "hung: no result",
-    )
-    if ended.returncode is None:
-        return {"status": "failed", "cause": "hang", "reason": ended.reason}
-    if ended.reason or not result.exists():
-        memory = "bad_alloc" in ended.stderr or "MemoryError" in ended.stderr
-        reason = ended.reason or "ended without a result"
-        return {"status": "failed", "cause": "memory" if memory else "crash", "reason": reason}
-    found = json.loads(result.read_text())
-    if found["status"] != "ok":
-        cause = "gate" if found["verdict"] else "load"
-        found["cause"] = "memory" if found["reason"] == "out of memory" else cause
-    return found
+    def _verified(self, candidate: Candidate) -> bool:
+        """The checks that only a winner must pass; a failure is the candidate's."""
+        trial = Trial(0.0, 3, 3, timeout=VERIFY_FACTOR * self.limits.child_timeout)
+        result = self.executor.verify(candidate.compiled.library, trial)
+        if result["status"] != "ok":
+            candidate.fail(result["cause"], result["reason"])
+        return result["status"] == "ok"

@@ -20,8 +20,9 @@ class Row:
     """One system on one case. Times in microseconds, `*_seconds` in seconds, None is unknown.
 
     `median_us`, `p20_us`, `p80_us`, `n` and `samples_us` are of the cold state (inputs rotate
-    through more memory than the last-level cache holds); `warm_*` repeat one input set. A row
-    whose status is not "ok" has a reason, and its times, if any, are not to be compared.
+    through more memory than the last-level cache holds, and a GPU's is flushed); `warm_*` repeat
+    one input set. A row whose status is not "ok" has a reason, and its times, if any, are not to be
+    compared.
     """
 
     workload: str
@@ -54,6 +55,8 @@ class Row:
     warm_n: int = 0
     read_us: float | None = None
     read_speed_fraction: float | None = None
+    roofline_us: float | None = None  # modelled, from the device's data sheet
+    roofline_fraction: float | None = None  # of the modelled roofline in the measured median
     input_bytes: int | None = None
     copies: int | None = None
     threads: int | None = None
@@ -67,6 +70,11 @@ class Row:
     tune_seconds: float | None = None
     graph_id: str | None = None
     source_sha256: str | None = None
+    # Of the winner's kernels, from the compiler's own output: the most that one of them uses.
+    registers: int | None = None
+    spill_bytes: int | None = None
+    shared_bytes: int | None = None
+    modelled_us: float | None = None  # by the analytic model; never a measured time
     evidence: dict = field(default_factory=dict)
     versions: dict = field(default_factory=dict)
     environment: dict = field(default_factory=dict)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -13,17 +15,22 @@ from pathlib import Path
 import numpy as np
 
 from prism.codegen import BACKENDS
+from prism.codegen.lower import lower
 from prism.errors import PrismError
 from prism.files import write_json, write_text
 from prism.instantiate.concrete import Concrete
 from prism.measure.compile import Compiled, compile_one, compile_trusted, sha256
 from prism.measure.eager_case import prepare_case
 from prism.measure.environment import environment
+from prism.measure.executor import Trial, executor_for
 from prism.measure.gate import Gate, blind
+from prism.measure.gpu import lock_name
+from prism.measure.inputs import Case
 from prism.measure.lock import device_lock, work_folder
-from prism.measure.race import Candidate, Limits, Progress, Race, run_candidate
-from prism.measure.read_kernel import read_source
-from prism.measure.strategy import STRATEGIES, Space
+from prism.measure.race import FACTS, Candidate, Limits, Progress, Race
+from prism.measure.strategy import STRATEGIES, Space, Strategy
+from prism.model.cost import cost
+from prism.model.device import Device
 from prism.program import Program
 from prism.sgraph import SGraph
 
@@ -55,58 +62,91 @@ def backend_of(name: str, dtype: str | None = None):
 def tune(
     program: Program,
     graphs: Sequence[tuple[str, SGraph]],
-    backend: str,
+    device: Device,
     budget: TuneBudget,
     out_dir: Path,
     threads: int,
     progress: Progress | None = None,
     context: Mapping[str, object] | None = None,
-    strategy: str = "random",
+    strategy: str | Strategy = "random",
     limits: Limits | None = None,
     proofs: Proofs | None = None,
+    earlier: Mapping | None = None,
+    until: float = math.inf,
 ) -> dict:
     """Tries configurations within the budget and stores the winner in `out_dir`.
 
     `proofs` tells of graphs why they are not proved, "" where they are: each is asked for before it
     is compiled, and one that is not proved fails with the cause "proof".
 
+    `earlier` is the result of a tuning of the same program, graphs, strategy and seed that this one
+    goes on with: its winner runs again beside what it had not tried. `budget` is of this call
+    alone, and at the time `until` (of `time.monotonic`) nothing more is started.
+
     Returns what `winner.json` holds. Without a winner its `status` is "failed", with the reason
     and the counts by cause; that is a result, not an exception. Raises PrismError for a missing
     compiler, an unknown backend or a disk that cannot be written.
     """
     start = time.perf_counter()
-    manifest = backend_of(backend, program.dtype)
-    if strategy not in STRATEGIES:
+    manifest = backend_of(device.backend, program.dtype)
+    if isinstance(strategy, str) and strategy not in STRATEGIES:
         raise PrismError(f"strategy {strategy!r} is not known; there are {sorted(STRATEGIES)}")
+    chooser = STRATEGIES[strategy]() if isinstance(strategy, str) else strategy
+    known = list(earlier["candidates"]) if earlier else []
+    limit = len(known) + budget.count
     space = Space(
-        program, graphs, manifest.options, budget.seed, budget.count, manifest.scratch_bytes
+        program, graphs, manifest.options, budget.seed, limit, manifest.scratch_bytes, device
     )
-    chooser = STRATEGIES[strategy]()
     with work_folder("tune") as work:
-        case = prepare_case(program, work / "case", budget.seed, threads)
+        case = prepare_case(program, work / "case", budget.seed, threads, device)
         gate = Gate(case)
-        compile_trusted(read_source(case), manifest, work)  # else every candidate would fail
-        race = Race(case, manifest, work, threads, backend, limits, progress)
+        # Else every candidate would fail.
+        compile_trusted(read_source(case, manifest), manifest, work, device)
+        executor = executor_for(case, device, work, threads)
+        race = Race(executor, manifest, device, work, threads, limits, progress)
+        race.until = until
         controls = gate.controls()
         concretes = {}
-        if not blind(controls):
-            concretes = _tune(race, chooser, space, manifest, budget, start, proofs)
-        winner = race.finals()
+        try:
+            if not blind(controls):
+                concretes = _again(race, manifest, earlier)
+                concretes |= _tune(race, chooser, space, manifest, budget, start, proofs, known)
+            winner = race.finals()
+        finally:
+            executor.close()
         concrete = concretes[id(winner)] if winner else None
-        result = _result(race, winner, concrete, controls, backend)
+        result = _result(race, winner, concrete, controls, device, known)
+        result["pruned"] = chooser.pruned
         result["eager"] = case.eager_record | {"without_share": gate.without_eager}
     result |= {
         "program": program.name,
         "dtype": program.dtype,
-        "strategy": strategy,
+        "strategy": strategy if isinstance(strategy, str) else type(strategy).__name__,
         "budget": asdict(budget),
         "threads": threads,
         "environment": environment(threads),
         **(context or {}),
     }
-    result["seconds"] = {**race.seconds, "total": time.perf_counter() - start}
+    seconds = {**race.seconds, "total": time.perf_counter() - start}
+    before = earlier["seconds"] if earlier else {}
+    result["seconds"] = {name: spent + before.get(name, 0.0) for name, spent in seconds.items()}
     store(result, winner.source if winner else None, manifest.suffix, Path(out_dir))
     return result
+
+
+def _again(race: Race, manifest, earlier: Mapping | None) -> dict:
+    """Enters the winner of an earlier tuning, if it had one; its concrete by identity."""
+    if not earlier or not earlier.get("concrete"):
+        return {}
+    concrete = Concrete.from_json(earlier["concrete"])
+    candidate = _candidate(manifest, earlier["graph_id"], concrete)
+    race.enter([candidate], 1)
+    return {id(candidate): concrete}
+
+
+def _candidate(manifest, graph_id: str, concrete: Concrete) -> Candidate:
+    write = partial(_source, manifest, concrete)
+    return Candidate(graph_id, concrete.sizes, concrete.options, concrete.digest(), write)
 
 
 def _tune(
@@ -117,26 +157,27 @@ def _tune(
     budget: TuneBudget,
     start: float,
     proofs: Proofs | None,
+    known: Sequence[dict],
 ) -> dict:
-    """Proposes and tries in batches until the budget ends; concretes by candidate identity."""
+    """Proposes and tries in batches until the budget ends; concretes by candidate identity.
+
+    `known` are records of earlier calls: history like those of this one.
+    """
     concretes: dict[int, Concrete] = {}
     size = max(4, 2 * len(os.sched_getaffinity(0)))
     finals = min(8.0, 0.2 * budget.seconds)  # seconds kept for the final passes
-    slowest = 0.0
-    while len(race.candidates) < budget.count:
+    slowest, again = 0.0, len(race.candidates)
+    while (tried := len(race.candidates) - again) < budget.count:
         spent = time.perf_counter() - start
-        if race.candidates and spent + slowest > budget.seconds - finals:
+        if (tried and spent + slowest > budget.seconds - finals) or race.late:
             break
-        history = [c.record() for c in race.candidates]
-        points = chooser.propose(space, history, min(size, budget.count - len(history)))
+        history = [*known, *(c.record() for c in race.candidates[again:])]
+        points = chooser.propose(space, history, min(size, budget.count - tried))
         if not points:
             break
         batch = []
         for graph_id, concrete in points:
-            write = partial(_source, manifest, concrete)
-            candidate = Candidate(
-                graph_id, concrete.sizes, concrete.options, concrete.digest(), write
-            )
+            candidate = _candidate(manifest, graph_id, concrete)
             concretes[id(candidate)] = concrete
             batch.append(candidate)
         if proofs is not None:
@@ -150,9 +191,12 @@ def _tune(
 
 
 def _source(manifest, concrete: Concrete) -> str:
-    from prism.codegen.lower import lower
+    return manifest.source(lower(concrete, manifest.library))
 
-    return manifest.source(lower(concrete))
+
+def read_source(case: Case, manifest) -> str:
+    """The backend's kernel that only reads the inputs of a case."""
+    return manifest.read([array.nbytes for array in case.inputs().values()])
 
 
 def _result(
@@ -160,25 +204,33 @@ def _result(
     winner: Candidate | None,
     concrete: Concrete | None,
     controls: Mapping[str, str],
-    backend: str,
+    device: Device,
+    known: Sequence[dict],
 ) -> dict:
-    passed = sum(c.status == "ok" for c in race.candidates)
+    records = {record["digest"]: record for record in known}
+    records |= {c.digest: c.record() for c in race.candidates}  # anew, where it ran again
+    passed = sum(record["status"] == "ok" for record in records.values())
+    causes = Counter(r["cause"] for r in records.values() if r["status"] == "failed")
     result = {
         "status": "ok" if winner else "failed",
-        "reason": "" if winner else blind(controls) or _why_none(race),
-        "backend": backend,
-        "tried": len(race.candidates),
+        "reason": "" if winner else blind(controls) or _why_none(list(records.values()), causes),
+        "backend": device.backend,
+        "device": device.name,
+        "tried": len(records),
         "passed": passed,
-        "causes": race.causes(),
+        "causes": dict(causes),
         "controls": controls,
-        "candidates": [c.record() for c in race.candidates],
+        "candidates": list(records.values()),
         "concrete": concrete.to_json() if concrete else None,
         "graph_id": winner.graph_id if winner else None,
         "median_us": winner.median_us if winner else None,
     }
     if winner is None:
         return result
+    facts = winner.compiled.facts
     return result | {
+        "modelled_us": modelled_us(concrete, device),
+        **{name: facts.get(name) for name in FACTS},
         "digest": winner.digest,
         "sizes": [dict(s) for s in winner.sizes],
         "options": dict(winner.options),
@@ -188,17 +240,25 @@ def _result(
         "bound": winner.verdict["bound"],
         "source_sha256": winner.compiled.sha256,
         "compile_command": list(winner.compiled.command),
+        "kernels": facts.get("kernels", []),
     }
 
 
-def _why_none(race: Race) -> str:
-    if not race.candidates:
+def modelled_us(concrete: Concrete, device: Device) -> float | None:
+    """What the analytic model says of a configuration; None of a CPU, which it does not know."""
+    if device.gpu is None:
+        return None
+    return cost(lower(concrete, BACKENDS[device.backend].library), device.gpu).us
+
+
+def _why_none(records: Sequence[Mapping], causes: Mapping[str, int]) -> str:
+    if not records:
         return "there is no valid configuration of any proved graph"
-    counts = ", ".join(f"{cause} {n}" for cause, n in sorted(race.causes().items()))
-    first = next(c for c in race.candidates if c.status == "failed")
+    counts = ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items()))
+    first = next(record for record in records if record["status"] == "failed")
     return (
-        f"none of {len(race.candidates)} configurations passed ({counts}); "
-        f"the first: {first.cause}: {first.reason}"
+        f"none of {len(records)} configurations passed ({counts}); "
+        f"the first: {first['cause']}: {first['reason']}"
     )
 
 
@@ -226,8 +286,13 @@ def read_winner(winner_dir: Path) -> dict:
         raise PrismError(f"{path} is damaged: not JSON; remove it and tune again") from None
 
 
-def rebuild(winner_dir: Path, winner: dict, work: Path) -> Compiled:
+def rebuild(winner_dir: Path, winner: dict, device: Device, work: Path) -> Compiled:
     """Compiles the stored source of a winner after checking that it is the one that won."""
+    if winner["backend"] != device.backend:
+        raise PrismError(
+            f"{winner_dir}: its kernel is for the backend {winner['backend']}, "
+            f"device {device.name} has {device.backend}; tune again"
+        )
     manifest = backend_of(winner["backend"])
     path = Path(winner_dir) / f"{KERNEL}{manifest.suffix}"
     try:
@@ -236,17 +301,17 @@ def rebuild(winner_dir: Path, winner: dict, work: Path) -> Compiled:
         raise PrismError(f"cannot read {path}: {error.strerror or error}") from None
     if sha256(source) != winner["source_sha256"]:
         raise PrismError(f"{path} is not the source that won: its sha256 differs; tune again")
-    compiled = compile_one(source, manifest, work)
+    compiled = compile_one(source, manifest, work, device=device)
     if compiled.library is None:
         raise PrismError(f"{path} does not compile here: {compiled.error}")
     return compiled
 
 
-def replay(winner_dir: Path, threads: int, seed: int | None = None) -> dict:
+def replay(winner_dir: Path, device: Device, threads: int, seed: int | None = None) -> dict:
     """Builds the stored winner anew, gates it on this machine, and only then times it.
 
     Returns `status`, `reason`, `verdict`, `median_us`, `samples_us`. Raises PrismError when there
-    is no winner or its source is not the one that won.
+    is no winner, it is for another backend, or its source is not the one that won.
     """
     winner = read_winner(winner_dir)
     if winner["status"] != "ok":
@@ -254,12 +319,18 @@ def replay(winner_dir: Path, threads: int, seed: int | None = None) -> dict:
     concrete = Concrete.from_json(winner["concrete"])
     seed = winner["budget"]["seed"] if seed is None else seed
     with work_folder("replay") as work:
-        compiled = rebuild(winner_dir, winner, work)
-        case = prepare_case(concrete.program, work / "case", seed, threads)
+        compiled = rebuild(winner_dir, winner, device, work)
+        case = prepare_case(concrete.program, work / "case", seed, threads, device)
         if reason := blind(Gate(case).controls()):
             return {"status": "failed", "reason": reason, "verdict": None, "median_us": None}
-        with device_lock(winner["backend"]):
-            result = run_candidate(case, compiled.library, work, threads, seconds=0.5)
+        executor = executor_for(case, device, work, threads)
+        try:
+            with device_lock(lock_name(device)):
+                result = executor.verify(compiled.library, Trial(0.0, 3, 3))
+                if result["status"] == "ok":
+                    result = executor.run(compiled.library, Trial())
+        finally:
+            executor.close()
     samples = result.get("samples_us") or []
     result["median_us"] = float(np.median(samples)) if samples else None
     return result

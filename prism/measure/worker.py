@@ -17,11 +17,14 @@ from prism.measure import children
 
 
 class Failure(Exception):
-    """The child cannot go on; `status` and the message go into its row."""
+    """The child cannot go on; `status` and the message go into its row.
 
-    def __init__(self, reason: str, status: str = "failed"):
+    `cause` is "hang", "memory" or "crash", as of a candidate.
+    """
+
+    def __init__(self, reason: str, status: str = "failed", cause: str = "crash"):
         super().__init__(reason)
-        self.status = status
+        self.status, self.cause = status, cause
 
 
 class Worker:
@@ -63,7 +66,7 @@ class Worker:
             left = end - time.monotonic()
             if left <= 0 or not select.select([descriptor], [], [], left)[0]:
                 self.close()
-                raise Failure(f"hung: no answer to {what} within {timeout:g} s")
+                raise Failure(f"hung: no answer to {what} within {timeout:g} s", cause="hang")
             chunk = os.read(descriptor, 1 << 20)
             if not chunk:
                 raise self._ended(what)
@@ -81,7 +84,8 @@ class Worker:
         text = self._stderr.read().decode(errors="replace")
         self.close()
         reason = children.describe(code, text) or "ended"
-        return Failure(f"{reason} (during {what})")
+        cause = "memory" if children.out_of_memory(text) else "crash"
+        return Failure(f"{reason} (during {what})", cause=cause)
 
     def close(self) -> None:
         """Ends the process and all it started."""

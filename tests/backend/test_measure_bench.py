@@ -18,6 +18,7 @@ from prism.measure.compile import sha256
 from prism.measure.gate import CONTROLS, Error
 from prism.measure.inputs import write_case
 from prism.measure.rows import read_rows
+from prism.model.device import CPU, Device
 from prism.program import Builder
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +45,7 @@ def program(rows=4, columns=16):
 
 
 def settings(**fields):
-    return BenchSettings(**{"device": "cpu", "rounds": 3, "seconds": 0.5, "threads": 1} | fields)
+    return BenchSettings(**{"device": CPU, "rounds": 3, "seconds": 0.5, "threads": 1} | fields)
 
 
 def winner(folder, source, **fields):
@@ -108,7 +109,7 @@ def test_all_systems_pass_the_gate_and_are_timed_cold_and_warm(tmp_path):
     assert seen[-1] == ("bench", 3, 3)
 
 
-def without_eager(program, folder, seed, threads):
+def without_eager(program, folder, seed, threads, device):
     return write_case(program, folder, seed, 1 << 20)
 
 
@@ -318,7 +319,14 @@ def test_a_winner_that_is_no_winner_here(tmp_path, monkeypatch, source, fields, 
 
 def test_a_dtype_that_the_device_cannot_do_is_the_user_s_error(tmp_path):
     with pytest.raises(PrismError, match="backend 'abacus' is not known"):
-        bench(program(), None, [], settings(device="abacus"), tmp_path / "rows.jsonl", {})
+        bench(
+            program(),
+            None,
+            [],
+            settings(device=Device("abacus", "abacus")),
+            tmp_path / "rows.jsonl",
+            {},
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -326,11 +334,12 @@ COORDINATOR = """
 import sys
 from pathlib import Path
 from prism.measure.bench import BaselineSpec, BenchSettings, bench
+from prism.model.device import CPU
 from prism.program import Builder
 b = Builder("triple", {"n": 4, "d": 16}, "fp32")
 program = b.build(O=b.scale(b.input("X", "n d"), 3))
 spec = BaselineSpec("hangs", sys.argv[1])
-bench(program, None, [spec], BenchSettings(device="cpu", threads=1), Path(sys.argv[2]), {})
+bench(program, None, [spec], BenchSettings(device=CPU, threads=1), Path(sys.argv[2]), {})
 """
 
 

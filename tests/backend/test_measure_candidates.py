@@ -7,8 +7,10 @@ from prism.errors import PrismError
 from prism.measure import race as racing
 from prism.measure.compile import compile_one
 from prism.measure.eager_case import prepare_case
+from prism.measure.executor import ProcessExecutor, Trial
 from prism.measure.gate import Gate
-from prism.measure.race import Candidate, Limits, Race, run_candidate
+from prism.measure.race import Candidate, Limits, Race
+from prism.model.device import CPU, Device
 from prism.program import Builder
 
 HEAD = """
@@ -88,7 +90,7 @@ def run(case, tmp_path):
         compiled = compile_one(source, BACKENDS["cpu"], tmp_path)
         assert compiled.library is not None, compiled.error
         limits = {"seconds": 0.01, "timeout": 60, **limits}
-        return run_candidate(case, compiled.library, tmp_path, 1, **limits)
+        return ProcessExecutor(case, CPU, tmp_path, 1).run(compiled.library, Trial(**limits))
 
     return build_and_run
 
@@ -136,6 +138,11 @@ def test_a_library_without_the_function_fails(run):
     assert result["cause"] == "load" and "prism_run" in result["reason"]
 
 
+def race_of(case, folder, limits=None):
+    executor = ProcessExecutor(case, CPU, folder, 1)
+    return Race(executor, BACKENDS["cpu"], Device("test", "cpu"), folder, 1, limits)
+
+
 def candidate(name, source):
     def write():
         if isinstance(source, Exception):
@@ -152,7 +159,7 @@ def test_a_race_records_every_candidate_and_the_slow_one_loses(case, tmp_path):
                "unfit": PrismError("too many scratch bytes"), "good": GOOD, "same": GOOD,
                "zero": HEAD + next(iter(WRONG))}  # fmt: skip
     limits = Limits(first_seconds=0.01, final_seconds=0.02)
-    race = Race(case, BACKENDS["cpu"], tmp_path, 1, "test", limits)
+    race = race_of(case, tmp_path, limits)
     batch = [candidate(name, source) for name, source in sources.items()]
     race.enter(batch[:3], len(batch))
     race.enter(batch[3:], len(batch))
@@ -171,19 +178,24 @@ def test_a_race_records_every_candidate_and_the_slow_one_loses(case, tmp_path):
     assert race.seconds["compile"] > 0 and race.seconds["tune"] > 0
 
 
-def test_the_finals_choose_the_winner_and_not_the_first_samples(case, tmp_path, monkeypatch):
+def test_the_finals_choose_the_winner_and_not_the_first_samples(tmp_path):
     times = {"lucky": (1.0, 9.0), "steady": (2.0, 5.0), "slow": (3.0, 7.0)}  # first, finals
     names = {f"int {name};": name for name in times}
     runs = []
 
-    def run(case, library, work, threads, at_most, **limits):
-        name = names[library.with_suffix(".cpp").read_text()]
-        finals = len([r for r in runs if r == name]) > 0
-        runs.append(name)
-        return {"status": "ok", "verdict": {}, "samples_us": [times[name][finals]] * 3}
+    class Canned:
+        """An executor that only says what it is told."""
 
-    monkeypatch.setattr(racing, "run_candidate", run)
-    race = Race(case, BACKENDS["cpu"], tmp_path, 1, "test")
+        def run(self, library, trial):
+            name = names[library.with_suffix(".cpp").read_text()]
+            finals = name in runs
+            runs.append(name)
+            return {"status": "ok", "verdict": {}, "samples_us": [times[name][finals]] * 3}
+
+        def verify(self, library, trial):
+            return {"status": "ok"}
+
+    race = Race(Canned(), BACKENDS["cpu"], Device("test", "cpu"), tmp_path, 1)
     race.enter([candidate(name, source) for source, name in names.items()], 3)
     assert race.leader.graph_id == "lucky" and race.leader.median_us == 1
     winner = race.finals()
@@ -194,6 +206,6 @@ def test_the_finals_choose_the_winner_and_not_the_first_samples(case, tmp_path, 
 
 
 def test_a_race_without_any_right_kernel_has_no_winner(case, tmp_path):
-    race = Race(case, BACKENDS["cpu"], tmp_path, 1, "test")
+    race = race_of(case, tmp_path)
     race.enter([candidate("zero", HEAD + next(iter(WRONG)))], 1)
     assert race.finals() is None and race.leader is None and race.causes() == {"gate": 1}

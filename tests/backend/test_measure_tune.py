@@ -11,6 +11,7 @@ from prism.measure import gate
 from prism.measure import tune as tuning
 from prism.measure.race import Limits
 from prism.measure.tune import TuneBudget, replay, tune
+from prism.model.device import CPU, Device
 from prism.program import Builder
 from prism.program.node import Node, Op
 from prism.sgraph import BlockGraph, Kernel, MapVar, SGraph, make_mapping
@@ -50,7 +51,7 @@ def tuned(tmp_path_factory):
     out = tmp_path_factory.mktemp("tuned") / "case"
     budget = TuneBudget(count=4, seconds=60, seed=1)
     graphs = [("right", graph()), ("wrong", graph(norm=False))]
-    return out, tune(program(), graphs, "cpu", budget, out, 1, limits=LIMITS)
+    return out, tune(program(), graphs, CPU, budget, out, 1, limits=LIMITS)
 
 
 def test_the_winner_is_stored_with_every_candidate(tuned):
@@ -73,7 +74,7 @@ def test_a_graph_that_is_not_proved_is_not_even_compiled(tmp_path):
     graphs = [("right", graph()), ("wrong", graph(norm=False))]
     budget = TuneBudget(count=4, seconds=60, seed=1)
     result = tune(
-        program(), graphs, "cpu", budget, tmp_path / "c", 1, limits=LIMITS, proofs=proofs(program())
+        program(), graphs, CPU, budget, tmp_path / "c", 1, limits=LIMITS, proofs=proofs(program())
     )
     tried = {c["graph_id"]: c for c in result["candidates"]}
     assert result["graph_id"] == "right" and set(tried) == {"right", "wrong"}
@@ -105,14 +106,14 @@ def test_the_same_seed_tries_the_same_configurations(tuned, tmp_path):
     _, first = tuned
     budget = TuneBudget(count=4, seconds=60, seed=1)
     graphs = [("right", graph()), ("wrong", graph(norm=False))]
-    again = tune(program(), graphs, "cpu", budget, tmp_path / "c", 1, limits=LIMITS)
+    again = tune(program(), graphs, CPU, budget, tmp_path / "c", 1, limits=LIMITS)
     tried = [[c["digest"] for c in result["candidates"]] for result in (first, again)]
     assert tried[0] == tried[1]
 
 
 def test_the_winner_is_replayed_exactly_and_gated_again(tuned):
     out, result = tuned
-    again = replay(out, 1)
+    again = replay(out, CPU, 1)
     assert again["status"] == "ok" and again["median_us"] > 0
     assert again["verdict"]["error"] == result["error"]
 
@@ -123,45 +124,45 @@ def test_a_changed_source_is_not_replayed(tuned, tmp_path):
         (tmp_path / name).write_text((out / name).read_text())
     (tmp_path / "kernel.cpp").write_text((out / "kernel.cpp").read_text() + "\n// changed\n")
     with pytest.raises(PrismError, match="is not the source that won"):
-        replay(tmp_path, 1)
+        replay(tmp_path, CPU, 1)
     (tmp_path / "winner.json").write_text("{")
     with pytest.raises(PrismError, match="is damaged"):
-        replay(tmp_path, 1)
+        replay(tmp_path, CPU, 1)
 
 
 def test_nothing_that_passes_is_a_result_with_counts(tmp_path):
     (tmp_path / "kernel.cpp").write_text("// of an earlier run")
     budget = TuneBudget(count=2, seconds=60)
-    result = tune(program(), [("wrong", graph(norm=False))], "cpu", budget, tmp_path, 1)
+    result = tune(program(), [("wrong", graph(norm=False))], CPU, budget, tmp_path, 1)
     assert result["status"] == "failed" and result["causes"] == {"gate": 2}
     assert result["reason"].startswith("none of 2 configurations passed (gate 2); the first: gate")
     assert not (tmp_path / "kernel.cpp").exists()
     with pytest.raises(PrismError, match="there is no winner to replay"):
-        replay(tmp_path, 1)
-    empty = tune(program(), [], "cpu", budget, tmp_path, 1)
+        replay(tmp_path, CPU, 1)
+    empty = tune(program(), [], CPU, budget, tmp_path, 1)
     assert empty["status"] == "failed" and "no valid configuration" in empty["reason"]
 
 
 def test_a_blind_gate_has_no_winner(tmp_path, monkeypatch, tuned):
     monkeypatch.setattr(gate, "bound_of", lambda *_: (gate.Error(1e9, 1e9), ""))
     budget = TuneBudget(count=2, seconds=60)
-    result = tune(program(), [("right", graph())], "cpu", budget, tmp_path, 1, limits=LIMITS)
+    result = tune(program(), [("right", graph())], CPU, budget, tmp_path, 1, limits=LIMITS)
     assert result["status"] == "failed" and result["tried"] == 0
     assert "cannot tell a wrong output from a right one: control zeros" in result["reason"]
     assert not (tmp_path / "kernel.cpp").exists()
-    again = replay(tuned[0], 1)
+    again = replay(tuned[0], CPU, 1)
     assert again["status"] == "failed" and again["reason"] == result["reason"]
 
 
 def test_what_the_user_gets_wrong_is_one_line(tmp_path, monkeypatch):
     budget = TuneBudget(count=1, seconds=60)
     with pytest.raises(PrismError, match="backend 'abacus' is not known"):
-        tune(program(), [("g", graph())], "abacus", budget, tmp_path, 1)
+        tune(program(), [("g", graph())], Device("abacus", "abacus"), budget, tmp_path, 1)
     with pytest.raises(PrismError, match="strategy 'oracle' is not known"):
-        tune(program(), [("g", graph())], "cpu", budget, tmp_path, 1, strategy="oracle")
+        tune(program(), [("g", graph())], CPU, budget, tmp_path, 1, strategy="oracle")
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(PrismError, match="no-such-compiler"):
-        tune(program(), [("g", graph())], "cpu", budget, tmp_path, 1)
+        tune(program(), [("g", graph())], CPU, budget, tmp_path, 1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -172,5 +173,5 @@ def test_a_compiler_that_does_not_work_is_one_clear_error(tmp_path, monkeypatch,
     x = build.input("X", "n")
     program = build.build(O=build.add(x, x))
     with pytest.raises(PrismError, match="compiler .* does not work"):
-        tune(program, [], "cpu", TuneBudget(1, 1.0, 0), tmp_path / "out", 1)
+        tune(program, [], CPU, TuneBudget(1, 1.0, 0), tmp_path / "out", 1)
     assert not (tmp_path / "out").exists()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from prism.measure.inputs import Rotation, write_case
-from prism.measure.library import Library, time_calls
-from prism.measure.runner import AT_MOST, Turns
+from prism.measure.library import Library
+from prism.measure.timers import AT_MOST, Turns, time_calls
 from prism.program import Builder
 
 COPIES = 4

@@ -195,7 +195,7 @@ def test_poison_shows_what_was_not_written_and_what_was_overrun(dtype):
     outputs.arrays["P"][...] = 1
     assert outputs.untouched(0x55)["O"].sum() == 4 and not outputs.untouched(0x55)["P"].any()
     assert outputs.overrun(0x55) == ""
-    flat = outputs._raw["O"]
+    flat = outputs.raw["O"]
     flat[4096 + outputs.arrays["O"].nbytes] = 0
     assert "out of bounds" in outputs.overrun(0x55)
 

@@ -68,7 +68,7 @@ def test_first_error_drops_the_path():
 class FakeBackend:
     """Its compiler is Python: fails for a source with "bad", hangs for one with "hang"."""
 
-    suffix = ".src"
+    suffix, built, batch = ".src", ".so", False
 
     def build(self, pairs, arch, jobs, timeout):
         ((source, library),) = pairs

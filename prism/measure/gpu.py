@@ -1,0 +1,76 @@
+"""What nvidia-smi tells of the GPU that is measured, and what its child processes are told."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from prism.model.device import Device
+
+# What names and limits the device, then what may change while something runs on it.
+_FIXED = ("index", "name", "uuid", "driver_version", "memory.total", "persistence_mode")
+_FIXED += ("power.limit", "clocks.max.sm", "clocks.max.memory", "mig.mode.current")
+_CLOCKS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu", "pstate")
+_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # new, old drivers
+
+
+def visible() -> str:
+    """The first GPU that this process may use, as CUDA_VISIBLE_DEVICES names it; else "0"."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+
+
+def facts() -> dict[str, str]:
+    """Name, UUID, driver, memory and limits of the GPU; empty without one."""
+    return _query(*_FIXED)
+
+
+def clocks() -> dict[str, str]:
+    """SM and memory clock, power, temperature and what slows the GPU down, now."""
+    for reasons in _REASONS:
+        if found := _query(*_CLOCKS, reasons):
+            return found
+    return _query(*_CLOCKS)
+
+
+@cache
+def memory_bytes() -> int | None:
+    """The GPU's memory; None when it is not known."""
+    size, _, unit = facts().get("memory.total", "").partition(" ")
+    return int(size) << 20 if size.isdigit() and unit == "MiB" else None
+
+
+def lock_name(device: Device) -> str:
+    """One name a GPU, however it is spelled; the device's own name when it is none."""
+    if device.torch != "cuda":
+        return device.name
+    return f"gpu-{facts().get('uuid') or visible()}".replace("/", "-")
+
+
+def child_environment(device: Device, work: Path) -> dict[str, str]:
+    """What a process that runs or compiles Triton kernels needs: one cache a work folder, GPUs
+    numbered as nvidia-smi does, and the interpreter where the device is that."""
+    if device.backend != "triton":
+        return {}
+    return {
+        "TRITON_CACHE_DIR": str(work / "triton"),
+        "TRITON_INTERPRET": "1" if device.name == "interpreter" else "0",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }
+
+
+def _query(*fields: str) -> dict[str, str]:
+    """Values by field, as nvidia-smi spells them; empty when it is missing or fails."""
+    argv = ["nvidia-smi", f"--id={visible()}", f"--query-gpu={','.join(fields)}"]
+    try:
+        done = subprocess.run(
+            [*argv, "--format=csv,noheader"], capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    rows = list(csv.reader(done.stdout.splitlines(), skipinitialspace=True))
+    if done.returncode or not rows or len(rows[0]) != len(fields):
+        return {}
+    return dict(zip(fields, rows[0], strict=True))
