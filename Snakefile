@@ -10,12 +10,13 @@ EXTRAS = {"ablate": "ablation", "growth": "growth"}
 EXTRAS = [name for stage, name in EXTRAS.items() if PLAN[stage]]
 SECONDS = [f"{RUN}/{name}.json" for name in EXTRAS]
 TABLES = ["kernel_time", "optimization_time", "search_time", "graph_diversity"]
-TABLES += ["rules", "rows", *EXTRAS]
+TABLES += ["rules", "rows", "offline", *EXTRAS]
 # The other plots need a kernel that passed.
 PLOTS = ["search_time", "graph_diversity", *EXTRAS]
 SEARCHES = expand(f"{RUN}/search/{{workload}}.json", workload=PLAN["workloads"])
 WINNERS = expand(f"{RUN}/tune/{{case}}/winner.json", case=PLAN["cases"])
 TIMES = expand(f"{RUN}/bench/{{case}}.jsonl", case=PLAN["cases"])
+OFFLINE = f"{RUN}/offline.json"
 PAGE = f"{RUN}/report.html"
 SHOWN = [
     *(f"{RUN}/tables/{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")),
@@ -45,6 +46,7 @@ rule all:
         WINNERS,
         TIMES,
         SECONDS,
+        OFFLINE,
         PAGE,
         SHOWN,
 
@@ -111,6 +113,26 @@ rule growth:
         "{params.prism} growth slice={params.slice:q} out={output:q} log={log:q}"
 
 
+# Kernels for GPUs, compiled without one; its seconds are results too.
+rule offline:
+    input:
+        SEARCHES,
+    output:
+        OFFLINE,
+    log:
+        f"{RUN}/logs/offline.log",
+    conda:
+        "containers/conda.yaml"
+    threads: workflow.cores
+    params:
+        prism=PRISM,
+        slice=PLAN["offline"],
+        graphs=f"{RUN}/search",
+    shell:
+        "{params.prism} offline slice={params.slice:q} graphs={params.graphs:q} out={output:q}"
+        " log={log:q}"
+
+
 # Beside winner.json is kernel.cpp, unless no candidate passed: so it is no output that must appear.
 # Where it was deleted, `bench` gives that as the reason of its row; without winner.json both are
 # made again.
@@ -157,6 +179,7 @@ rule report:
         SEARCHES,
         TIMES,
         SECONDS,
+        OFFLINE,
     output:
         SHOWN,
         page=PAGE,
