@@ -15,6 +15,7 @@ def build(run_dir: Path) -> Path:
     """
     from prism.files import write_text
     from prism.report.claims import claims
+    from prism.report.extras import KINDS
     from prism.report.page import page
     from prism.report.plots import draw
     from prism.report.published import load
@@ -31,7 +32,7 @@ def build(run_dir: Path) -> Path:
         write_tables({"rows": rows_table(run)}, run.path / "tables")
     plots = draw(tables)
     old = [] if run.rows else list(run.path.glob("tables/rows.*"))
-    for name in ("ablation", "growth"):
+    for name in KINDS:
         old += [] if name in tables else list(run.path.glob(f"tables/{name}.*"))
     old += [path for path in run.path.glob("plots/*.svg") if path.stem not in plots]
     for path in old:  # of an earlier report, from results that are not in this one

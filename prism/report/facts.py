@@ -5,8 +5,9 @@ from __future__ import annotations
 from prism.report.run import REFERENCE, Case, Run
 
 NONE = "–"
-_MOVING = ("load_average", "clock_mhz")  # differ from row to row: the first one is shown
+_MOVING = ("load_average", "clock_mhz", "clocks")  # differ from row to row: the first one is shown
 _BUSY = 1.5  # load per core from which on a machine was not a benchmark's own
+_COMPILER = {"spill_bytes": "spilled a thread", "shared_bytes": "shared a block"}
 _OWN_PLACE = ("commit", "dirty", "versions")
 
 
@@ -32,7 +33,7 @@ def ran(run: Run) -> list[tuple[str, str]]:
     }
     facts = [
         ("Suite", suite.get("name") if isinstance(suite, dict) else suite),
-        ("Device", device.get("name") if isinstance(device, dict) else device),
+        ("Device", _device(run, device.get("name") if isinstance(device, dict) else device)),
         ("Data type", ", ".join(dict.fromkeys(str(row.get("dtype")) for row in run.rows))),
         ("Overrides", " ".join(map(str, run.config.get("overrides") or [])) or "none"),
         ("Workloads", ", ".join(run.workloads)),
@@ -45,6 +46,17 @@ def ran(run: Run) -> list[tuple[str, str]]:
     if run.left_out:
         facts.append(("Left out", f"{', '.join(run.left_out)}: not in this configuration"))
     return [(name, str(value or NONE)) for name, value in facts]
+
+
+def _device(run: Run, name: object) -> str:
+    """The device by its configured name, and a GPU as its driver calls it."""
+    found = {}
+    for row in run.rows:
+        inside = row.get("environment") if isinstance(row.get("environment"), dict) else {}
+        gpu = inside.get("gpu")
+        if row.get("device") not in (None, "cpu") and isinstance(gpu, dict) and gpu:
+            found[f"{gpu.get('name')}, driver {gpu.get('driver_version')}"] = None
+    return "; ".join([str(name or NONE), *found])
 
 
 def environment(run: Run) -> list[tuple[str, str]]:
@@ -109,6 +121,12 @@ def winner(case: Case) -> list[tuple[str, str]]:
     verdict = [str(data.get("verdict") or NONE)]
     verdict += [f"{k}: {fact(data[k])}" for k in ("error", "bound") if data.get(k) is not None]
     command = data.get("compile_command")
+    if data.get("registers") is not None:
+        compiled = [f"{data['registers']} registers a thread"]
+        compiled += [f"{fact(data.get(k), k)} {words}" for k, words in _COMPILER.items()]
+        facts.append(("Largest kernel, by the compiler", ", ".join(compiled)))
+    if data.get("modelled_us") is not None:
+        facts.append(("Modelled time, not measured", f"{data['modelled_us']:,.1f} µs"))
     return facts + [
         ("Options", ", ".join(f"{k} = {v}" for k, v in options.items()) or "none"),
         ("Graph", str(data.get("graph_id") or NONE)),

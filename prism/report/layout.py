@@ -22,6 +22,7 @@ COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
         "warm_median_us": ("warm median µs", "us"),
         "error_max": ("error", "e"),
         "bound_max": ("bound", "e"),
+        "timer": ("timer", "word"),
         "registers": ("registers", "int"),
         "spill_bytes": ("spilled bytes", "int"),
         "shared_bytes": ("shared bytes", "int"),

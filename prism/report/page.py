@@ -83,6 +83,8 @@ def _grid(name: str, table: pd.DataFrame) -> dict:
         columns.pop("ended")
     if name == "kernel_time" and table["dtype"].nunique() < 2:
         columns.pop("dtype")  # what ran, above, names it
+    if name == "kernel_time" and table[table.timer != ""].timer.nunique() < 2:
+        columns.pop("timer")  # the environment names it
     places = {c: _places(table[c]) for c, (_, how) in columns.items() if how == "published"}
     heads = [
         {"text": heading, "kind": _kind(column, how)} for column, (heading, how) in columns.items()

@@ -16,6 +16,7 @@ from prism.report.extras import KINDS, read_extra, read_json
 PRISM = "prism"
 REFERENCE = "read"  # a kernel that only reads the inputs: what any kernel could at best reach
 EXPERT = "sdpa"  # an expert's kernel, for attention alone: a system to compare with, no baseline
+_REHEARSED = {"status": "suspect", "reason": "timed in Triton's interpreter, which is no device"}
 _ORDER = ("rmsnorm", "rmsnorm_mlp", "swiglu", "attention", "qk_attention")  # as in the paper
 _SYSTEMS = (PRISM, "eager", "compiled", EXPERT)
 
@@ -150,18 +151,20 @@ def _leave_out_others(config: dict, searches: dict, cases: dict, problems: list[
             "config.yaml holds no hash for some configurations: whether their results belong to it "
             "was judged by dtype, seed, sizes and budgets alone"
         )
+    device = settings.device_of(config, [row for case in cases.values() for row in case.rows])
     for name, search in list(searches.items()):
         if differs := settings.search_differs(config, search):
             say(f"search/{name}.json was", differs)
             del searches[name]
     for case in cases.values():
-        if case.winner and (differs := settings.winner_differs(config, case.name, case.winner)):
+        found = case.winner or {}
+        if differs := settings.winner_differs(config, case.name, found, device):
             say(f"tune/{case.name} was", differs)
             case.winner = case.source = None
         others: dict[str, list[str]] = {}
         kept = []
         for row in case.rows:
-            differs = settings.row_differs(config, case.name, row)
+            differs = settings.row_differs(config, case.name, row, device)
             if differs:
                 others.setdefault(differs, []).append(str(row["system"]))
             else:
@@ -214,7 +217,8 @@ def _rows(path: Path, case: Case, problems: list[str]) -> list[dict]:
     if len(whole) < len(rows):
         problems.append(f"bench/{path.name}: {len(rows) - len(whole)} lines name no system")
     needed = {"workload": case.workload, "config": case.config, "status": "failed"}
-    return [row | {k: v for k, v in needed.items() if row.get(k) is None} for row in whole]
+    whole = [row | {k: v for k, v in needed.items() if row.get(k) is None} for row in whole]
+    return [row | _REHEARSED if row.get("device") == "interpreter" else row for row in whole]
 
 
 def _workload_key(name: str) -> tuple:

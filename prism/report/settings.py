@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 _BUDGET = ("count", "seconds", "seed")  # of a tuning
 
@@ -15,11 +15,22 @@ def hash_of(config: Mapping, case: str) -> str | None:
     return str(planned) if planned else None
 
 
-def row_differs(config: Mapping, case: str, row: Mapping) -> str:
+def device_of(config: Mapping, rows: Iterable[Mapping]) -> str | None:
+    """The one device of a run: the planned one, else that of the first row."""
+    device = config.get("device")
+    planned = device.get("name") if isinstance(device, dict) else device
+    found = (row.get("device") for row in rows)
+    return planned or next(filter(None, found), None)
+
+
+def row_differs(config: Mapping, case: str, row: Mapping, device: str | None = None) -> str:
     """In what a row's settings are not the planned ones, in words; empty when they agree.
 
-    A row or a config.yaml without a hash is compared by dtype, seed and sizes.
+    A row or a config.yaml without a hash is compared by dtype, seed and sizes. `device` is that of
+    the run, which is of one device alone.
     """
+    if differs := _unlike({"device": device}, row):
+        return differs
     wanted, found = hash_of(config, case), row.get("config_hash")
     if wanted and found:
         return _unlike({"configuration hash": wanted}, {"configuration hash": str(found)})
@@ -29,10 +40,10 @@ def row_differs(config: Mapping, case: str, row: Mapping) -> str:
     return differs or _unlike(sizes_in(case), shape)
 
 
-def winner_differs(config: Mapping, case: str, winner: Mapping) -> str:
-    """The same of a tuning, which records no hash: dtype, budget, strategy and sizes."""
+def winner_differs(config: Mapping, case: str, winner: Mapping, device: str | None = None) -> str:
+    """The same of a tuning, which records no hash: device, dtype, budget, strategy and sizes."""
     tune = _section(config, "tune")
-    planned = {"dtype": config.get("dtype"), "strategy": tune.get("name")}
+    planned = {"device": device, "dtype": config.get("dtype"), "strategy": tune.get("name")}
     differs = _unlike(planned, winner)
     differs = differs or _unlike({k: tune.get(k) for k in _BUDGET}, winner.get("budget"))
     program = (winner.get("concrete") or {}).get("program") or {}
