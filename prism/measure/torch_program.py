@@ -1,7 +1,8 @@
 """A program as the plain PyTorch function that a PyTorch user would write, as source and callable.
 
 Compositions that PyTorch has one operator for are recognised: softmax (`torch.softmax`, stable)
-and rms_norm (`F.rms_norm`, statistics in fp32). The rest is one PyTorch operator an operator.
+and rms_norm (`F.rms_norm`, statistics in fp32); attention (`F.scaled_dot_product_attention`) only
+where it is asked for. The rest is one PyTorch operator an operator.
 Matrix products are `torch.matmul` on views, with no copy where the layouts allow; `torch.einsum`
 is left for what `matmul` cannot say. Shared subexpressions are computed once. Inputs are named
 `g_NAME` and values `v_NUMBER`, so that an input may have any name.
@@ -9,9 +10,16 @@ is left for what `matmul` cannot say. Shared subexpressions are computed once. I
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from prism.errors import PrismError
+from prism.measure.compositions import (
+    Attention,
+    attention_argument,
+    rms_norm_argument,
+    softmax_argument,
+)
 from prism.program import Node, Op, Program, constant
 from prism.program.node import topological
 
@@ -24,34 +32,6 @@ _UNARY = {
     Op.RELU: "F.relu({})",
 }
 _BINARY = {Op.ADD: "+", Op.SUB: "-", Op.MUL: "*", Op.DIV: "/"}
-
-
-def softmax_argument(node: Node) -> Node | None:
-    """x when `node` is exp(x) / sum(exp(x) over an axis), else None."""
-    if node.op is not Op.DIV:
-        return None
-    top, total = node.src
-    same = top.op is Op.EXP and total.op is Op.SUM and total.src[0] is top
-    return top.src[0] if same else None
-
-
-def rms_norm_argument(node: Node, program: Program) -> tuple[Node, str, float] | None:
-    """(x, axis, eps) when `node` is x / sqrt(mean(x^2 over axis) + eps), else None."""
-    if node.op is not Op.DIV or node.src[1].op is not Op.SQRT:
-        return None
-    x, inner = node.src[0], node.src[1].src[0]
-    eps = 0.0
-    if inner.op is Op.SHIFT:
-        eps, inner = constant.evaluate(inner.arg, program.env), inner.src[0]
-    if inner.op is not Op.SCALE or inner.src[0].op is not Op.SUM:
-        return None
-    total = inner.src[0]
-    if total.src[0] is not Node(Op.SQUARE, (x,)):
-        return None
-    factor = constant.evaluate(inner.arg, program.env)
-    if abs(factor * program.size(total.arg) - 1) > 1e-12:
-        return None
-    return x, total.arg, eps
 
 
 class _Writer:
@@ -152,14 +132,14 @@ def union_axes_held(node: Node, axes: Mapping[Node, tuple[str, ...]]) -> tuple[s
     return tuple(dict.fromkeys(a for s in (wide, *node.src) for a in axes[s]))
 
 
-def _needed(program: Program) -> list[Node]:
+def _needed(program: Program, attention: bool) -> list[Node]:
     """Nodes to write, sources first: the insides of recognised compositions only if used apart."""
     order: dict[Node, None] = {}
 
     def visit(node: Node) -> None:
         if node in order:
             return
-        for source in _sources(node, program):
+        for source in _sources(node, program, attention):
             visit(source)
         order[node] = None
 
@@ -169,7 +149,9 @@ def _needed(program: Program) -> list[Node]:
     return sorted(order, key=position.__getitem__)
 
 
-def _sources(node: Node, program: Program) -> tuple[Node, ...]:
+def _sources(node: Node, program: Program, attention: bool) -> tuple[Node, ...]:
+    if attention and (parts := attention_argument(node, program)) is not None:
+        return parts.q, parts.k, parts.v
     if (x := softmax_argument(node)) is not None:
         return (x,)
     if (norm := rms_norm_argument(node, program)) is not None:
@@ -177,15 +159,17 @@ def _sources(node: Node, program: Program) -> tuple[Node, ...]:
     return node.src
 
 
-def torch_source(program: Program) -> str:
+def torch_source(program: Program, attention: bool = False) -> str:
     """Source of `def program(inputs...)`, returning the outputs in the program's order."""
     writer = _Writer(program)
     for name, node in program.inputs.items():
         writer.names[node], writer.axes[node] = f"g_{name}", node.axes
-    for node in _needed(program):
+    for node in _needed(program, attention):
         if node.op is Op.INPUT:
             continue
-        if (x := softmax_argument(node)) is not None:
+        if attention and (parts := attention_argument(node, program)) is not None:
+            _write_attention(writer, node, parts)
+        elif (x := softmax_argument(node)) is not None:
             axis = writer.axes[x].index(node.src[1].arg) - len(writer.axes[x])
             writer.put(node, f"torch.softmax({writer.names[x]}, dim={axis})", writer.axes[x])
         elif (norm := rms_norm_argument(node, program)) is not None:
@@ -201,6 +185,33 @@ def torch_source(program: Program) -> str:
     return f"def program({arguments}):\n{body}    return [{', '.join(results)}]\n"
 
 
+def _write_attention(writer: _Writer, node: Node, parts: Attention) -> None:
+    """One call on four axes, as fused kernels want them: two of the batch, rows, width.
+
+    Query rows that share their keys (GQA) are folded into one axis, a view where layouts allow.
+    """
+    batch = tuple(a for a in writer.axes[parts.k] if a in parts.batch)
+    rows = tuple(a for a in writer.axes[parts.q] if a not in batch and a != parts.inner)
+    sizes = [writer.program.size(a) for a in batch]
+    two = (math.prod(sizes[:-1]), sizes[-1] if sizes else 1)
+
+    def folded(value: Node, middle: tuple[str, ...], last: str) -> str:
+        text = writer.permuted(value, (*batch, *middle, last))
+        if len(batch) == 2 and len(middle) == 1:
+            return text
+        extent = math.prod(writer.program.size(a) for a in middle)
+        return f"{text}.reshape({two[0]}, {two[1]}, {extent}, {writer.program.size(last)})"
+
+    q = folded(parts.q, rows, parts.inner)
+    k = folded(parts.k, (parts.keys,), parts.inner)
+    v = folded(parts.v, (parts.keys,), parts.value)
+    text = f"F.scaled_dot_product_attention({q}, {k}, {v}, scale={parts.scale!r})"
+    axes = (*batch, *rows, parts.value)
+    if len(batch) != 2 or len(rows) != 1:
+        text += f".reshape({writer.shape(axes)})"
+    writer.put(node, text, axes)
+
+
 def _write_rms_norm(writer: _Writer, node: Node, x: Node, axis: str, eps: float) -> None:
     held, name = writer.axes[x], writer.names[x]
     if held[-1] == axis:
@@ -212,13 +223,13 @@ def _write_rms_norm(writer: _Writer, node: Node, x: Node, axis: str, eps: float)
     return writer.put(node, text, held)
 
 
-def torch_callable(program: Program) -> Callable:
+def torch_callable(program: Program, attention: bool = False) -> Callable:
     """The function of `torch_source`, taking the input tensors in the program's order."""
     import torch
     import torch.nn.functional as F
 
     names = {"torch": torch, "F": F}
-    exec(compile(torch_source(program), f"<{program.name} in PyTorch>", "exec"), names)
+    exec(compile(torch_source(program, attention), f"<{program.name} in PyTorch>", "exec"), names)
     return names["program"]
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from prism.measure.compositions import attention_argument
 from prism.measure.inputs import make_inputs, widen
 from prism.measure.torch_program import from_torch, to_torch, torch_callable, torch_source
 from prism.program import Builder, evaluate
@@ -22,10 +23,10 @@ def gated_mlp():
     return b.build(O=b.mul(left, right))
 
 
-def attention(query="b g s d"):
-    sizes = {"b": 2, "g": 3, "r": 4, "s": 2, "h": 40, "d": 16}
+def attention(query="b g s d", keys="b g h d", values="b g h e"):
+    sizes = {"b": 2, "g": 3, "r": 4, "s": 2, "h": 40, "d": 16, "e": 16}
     b = Builder("attention", sizes, "fp32", {"eps": 1e-5})
-    q, k, v = b.input("Q", query), b.input("K", "b g h d"), b.input("V", "b g h d")
+    q, k, v = b.input("Q", query), b.input("K", keys), b.input("V", values)
     scores = b.scale(b.matmul(b.rms_norm(q, "d"), k, "d"), "1/sqrt(d)")
     return b.build(O=b.matmul(b.softmax(scores, "h"), v, "h"))
 
@@ -113,3 +114,44 @@ def test_tensors_share_memory_with_their_arrays(dtype):
     tensor = to_torch(array, dtype)
     assert tensor.data_ptr() == array.ctypes.data
     np.testing.assert_array_equal(from_torch(tensor), array)
+
+
+FUSED = {  # inputs: the call
+    ("b g s d",): "(v_0, g_K, g_V, scale=0.25)",
+    ("b g r s d",): "(v_0.reshape(2, 3, 8, 16), g_K, g_V, scale=0.25).reshape(2, 3, 4, 2, 16)",
+    ("d g b",): ".reshape(2, 3, 1, 16), g_K, g_V, scale=0.25).reshape(2, 3, 16)",
+    ("s d", "h d", "h e"): "(v_0.reshape(1, 1, 2, 16), g_K.reshape(1, 1, 40, 16), g_V.reshape",
+    ("r b g s d", "d h b g s", "b g h e s"): ".reshape(6, 2, 4, 16), g_K.permute(2, 3, 4, 1, 0)",
+}
+
+
+@pytest.mark.parametrize("axes", FUSED, ids=" / ".join)
+def test_attention_is_one_call_where_that_is_asked_for(axes):
+    program = attention(*axes)
+    text = torch_source(program, attention=True)
+    assert FUSED[axes] in text and text.count("F.scaled_dot_product_attention") == 1, text
+    assert "torch.softmax" not in text and "torch.matmul" not in text
+    assert "scaled_dot" not in torch_source(program)
+    arrays = make_inputs(program, 0)
+    want = evaluate(program, {n: widen(a, "fp32") for n, a in arrays.items()})["O"]
+    tensors = (to_torch(a, "fp32") for a in arrays.values())
+    (got,) = torch_callable(program, attention=True)(*tensors)
+    assert tuple(got.shape) == want.shape
+    np.testing.assert_allclose(from_torch(got), want, rtol=2e-4, atol=1e-4)
+
+
+def test_what_only_looks_like_attention_is_none():
+    def looks(query, keys, values, over="h", mixed="h"):
+        b = Builder("looks", dict(b=2, s=3, h=4, d=5, e=6), "fp32")
+        q, k, v = b.input("Q", query), b.input("K", keys), b.input("V", values)
+        return b.build(O=b.matmul(b.softmax(b.matmul(q, k, "d"), over), v, mixed))
+
+    def found(program):
+        return [n for n in program.nodes if attention_argument(n, program)]
+
+    assert len(found(looks("b s d", "b h d", "b h e"))) == 1
+    assert found(looks("b s d", "b h d", "b h e", over="s")) == []  # of another axis
+    assert found(looks("b s d", "b h d", "h e")) == []  # values of no batch
+    assert found(looks("s d", "b h d", "b h e")) == []  # queries of no batch
+    assert found(looks("b s d", "b h d", "b s h e")) == []  # values of each row
+    assert found(rmsnorm()) == found(gated_mlp()) == []
