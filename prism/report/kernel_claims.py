@@ -6,7 +6,7 @@ import pandas as pd
 
 from prism.report.claim import FAILS, HOLDS, NOT_MEASURED, PARTLY, TOO_NOISY, Claim, part
 from prism.report.published import Published, numbers
-from prism.report.run import EXPERT, PRISM, REFERENCE
+from prism.report.run import EXPERT, INTERPRETER, PRISM, REFERENCE
 from prism.report.tables import NOISY
 
 _NONE = "none of the paper's configurations was measured"
@@ -23,6 +23,7 @@ def kernel_claims(kernel: pd.DataFrame, published: Published) -> list[Claim]:
     The paper measured on an A100 in half precision. Ratios are compared on other devices as well,
     and what was measured names the device and the data type.
     """
+    kernel = kernel[kernel.device != INTERPRETER]
     ours = kernel[(kernel.system == PRISM) & kernel.published_prism_vs_mirage.notna()]
     paper = _among(kernel, ours)
     best = {name: max(numbers(published.kernel, f"prism_vs_{name}")) for name in _OTHERS}

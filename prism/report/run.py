@@ -16,6 +16,7 @@ from prism.report.extras import KINDS, read_extra, read_json
 PRISM = "prism"
 REFERENCE = "read"  # a kernel that only reads the inputs: what any kernel could at best reach
 EXPERT = "sdpa"  # an expert's kernel, for attention alone: a system to compare with, no baseline
+INTERPRETER = "interpreter"  # Triton's, in which the code for GPUs is rehearsed
 _REHEARSED = {"status": "suspect", "reason": "timed in Triton's interpreter, which is no device"}
 _ORDER = ("rmsnorm", "rmsnorm_mlp", "swiglu", "attention", "qk_attention")  # as in the paper
 _SYSTEMS = (PRISM, "eager", "compiled", EXPERT)
@@ -218,7 +219,7 @@ def _rows(path: Path, case: Case, problems: list[str]) -> list[dict]:
         problems.append(f"bench/{path.name}: {len(rows) - len(whole)} lines name no system")
     needed = {"workload": case.workload, "config": case.config, "status": "failed"}
     whole = [row | {k: v for k, v in needed.items() if row.get(k) is None} for row in whole]
-    return [row | _REHEARSED if row.get("device") == "interpreter" else row for row in whole]
+    return [row | _REHEARSED if row.get("device") == INTERPRETER else row for row in whole]
 
 
 def _workload_key(name: str) -> tuple:

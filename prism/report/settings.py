@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 _BUDGET = ("count", "seconds", "seed")  # of a tuning
@@ -16,11 +17,11 @@ def hash_of(config: Mapping, case: str) -> str | None:
 
 
 def device_of(config: Mapping, rows: Iterable[Mapping]) -> str | None:
-    """The one device of a run: the planned one, else that of the first row."""
+    """The one device of a run: the planned one, else that of most rows."""
     device = config.get("device")
     planned = device.get("name") if isinstance(device, dict) else device
-    found = (row.get("device") for row in rows)
-    return planned or next(filter(None, found), None)
+    found = Counter(row["device"] for row in rows if row.get("device"))
+    return planned or next((name for name, _ in found.most_common(1)), None)
 
 
 def row_differs(config: Mapping, case: str, row: Mapping, device: str | None = None) -> str:

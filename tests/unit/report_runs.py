@@ -181,6 +181,61 @@ def make_run(folder, cases=("rmsnorm@d=4096,n=8",)):
     return folder
 
 
+GPU = {"index": "0", "name": "Testing GPU", "driver_version": "1.2.3", "memory.total": "8 MiB"}
+GPU_TIMER = "CUDA events around one replay of a CUDA graph"
+
+
+def make_gpu_run(folder, cases=("rmsnorm@d=4096,n=8",), device="h200"):
+    """The same of a GPU, made up as well: sdpa takes 90 us in the workloads that are attention."""
+    make_run(folder, cases)
+    path = folder / "config.yaml"
+    config = json.loads(path.read_text()) | {"device": {"name": device}, "dtype": "fp16"}
+    put(path, json.dumps(config))
+    clocks = {"before": {"clocks.sm": "1980 MHz"}, "after": {"clocks.sm": "1755 MHz"}}
+    shared = {"device": device, "dtype": "fp16", "timer": GPU_TIMER, "roofline_us": 50.0}
+    shared["environment"] = ENVIRONMENT | {"gpu": GPU, "clocks": clocks}
+    shared["versions"] = {"torch": "2.11.0", "triton": "3.6.0"}
+    for case in cases:
+        path = folder / f"bench/{case}.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        expert = row(case, "sdpa", 90.0 if "attention" in case else None)
+        if expert["status"] != "ok":
+            expert |= {"status": "unavailable", "reason": "sdpa: not an attention"}
+        for made in (*rows, expert):
+            made |= shared
+            median = made["median_us"]
+            made["roofline_fraction"] = median and 50.0 / median
+        rows[0] |= {"registers": 128, "spill_bytes": 16, "shared_bytes": 98304, "modelled_us": 70.5}
+        put(path, "".join(json.dumps(made) + "\n" for made in (*rows, expert)))
+        tuned = folder / f"tune/{case}/winner.json"
+        data = json.loads(tuned.read_text()) | {"device": device, "modelled_us": 70.5}
+        put(tuned, data | {"registers": 128, "spill_bytes": 16, "shared_bytes": 98304})
+    return folder
+
+
+def offline(cases=("rmsnorm@d=4096,n=8",), **changes) -> dict:
+    """What compiled, made up: two configurations a case, of which one does not fit the A100."""
+    devices = {"a100": {"gpu": {"arch": 80}}, "h200": {"gpu": {"arch": 90}}}
+    rows = []
+    for case in cases:
+        for n, (digest, chosen) in enumerate((("d1", "random"), ("d2", "ranked"))):
+            for device, data in devices.items():
+                made = {"case": case, "graph_id": f"0.{n}", "digest": digest, "chosen": chosen}
+                made |= {"dtype": "fp16", "device": device, "arch": data["gpu"]["arch"]}
+                made |= {"status": "ok", "cause": "", "reason": "", "registers": 64 * (n + 1)}
+                made |= {"spill_bytes": 8 * n, "shared_bytes": 4096 * (1 + 3 * n), "seconds": 0.5}
+                made |= {"estimated_shared_bytes": 4096 * (1 + 4 * n), "modelled_us": 9.5 - n}
+                rows.append(made)
+        rows[-2] |= {"status": "failed", "cause": "fit", "reason": "about 20480 bytes of shared"}
+        rows[-2] |= {"registers": None, "spill_bytes": None, "shared_bytes": None}
+        rows[-2] |= {"modelled_us": None, "seconds": None}
+    found = {"status": "ok", "reason": "", "cases": list(cases), "devices": devices, "jobs": 2}
+    found |= {"rows": rows, "pruned": dict.fromkeys(cases, 3), "versions": {"triton": "3.9.0"}}
+    found["seconds"] = {"choose": 1.0, "compile": 1.5, "total": 2.5}
+    found["settings"] = {"devices": ["a100", "h200"], "dtype": "fp16", "configs": 2}
+    return found | changes
+
+
 def table(run, name: str) -> list[dict]:
     with (run / f"tables/{name}.csv").open(newline="") as file:
         return list(csv.DictReader(file))
