@@ -32,7 +32,7 @@ clean:
 	rm -rf $(VENV)
 
 # A second call installs nothing. The stamp is written last, so an interrupted installation is done again from the start.
-$(READY): requirements.lock
+$(READY): requirements.lock requirements-triton.lock
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || \
 	{ echo "prism: $(PYTHON) is missing or not Python 3.11 to 3.13; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
@@ -41,6 +41,7 @@ $(READY): requirements.lock
 	@echo "Installing requirements.lock into $(VENV); this takes a minute or a few, once."
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install -r requirements.lock
+	@$(VENV)/bin/python -c 'import triton' 2>/dev/null || $(PIP) install --no-deps -r requirements-triton.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -1,5 +1,6 @@
 # The paper's evaluation, from search to report. `snakemake --cores N` runs the suite `paper` on the
-# CPU; choose otherwise with `--config overrides="suite=smoke"`. Results: results/SUITE-DEVICE/.
+# machine's GPU, else its CPU; choose otherwise with `--config overrides="suite=smoke device=cpu"`.
+# Results: results/SUITE-DEVICE/.
 import sys
 from prism.workflow import hold, workflow_plan
 
@@ -17,6 +18,12 @@ SEARCHES = expand(f"{RUN}/search/{{workload}}.json", workload=PLAN["workloads"])
 WINNERS = expand(f"{RUN}/tune/{{case}}/winner.json", case=PLAN["cases"])
 TIMES = expand(f"{RUN}/bench/{{case}}.jsonl", case=PLAN["cases"])
 OFFLINE = f"{RUN}/offline.json"
+PACKED = [f"{RUN}/pack/manifest.json"]
+PACKED += expand(
+    f"{RUN}/pack/{{kind}}/{{workload}}.json",
+    kind=["graphs", "search"],
+    workload=PLAN["workloads"],
+)
 PAGE = f"{RUN}/report.html"
 SHOWN = [
     *(f"{RUN}/tables/{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")),
@@ -47,6 +54,7 @@ rule all:
         TIMES,
         SECONDS,
         OFFLINE,
+        PACKED,
         PAGE,
         SHOWN,
 
@@ -127,50 +135,97 @@ rule offline:
     params:
         prism=PRISM,
         slice=PLAN["offline"],
-        graphs=f"{RUN}/search",
     shell:
-        "{params.prism} offline slice={params.slice:q} graphs={params.graphs:q} out={output:q}"
+        "{params.prism} offline slice={params.slice:q} graphs=$(dirname {input:q} | uniq) out={output:q}"
         " log={log:q}"
 
 
-# Beside winner.json is kernel.cpp, unless no candidate passed: so it is no output that must appear.
-# Where it was deleted, `bench` gives that as the reason of its row; without winner.json both are
-# made again.
-rule tune:
+# What a machine with a GPU measures with `python -m prism.measure`; what was measured in it stays.
+rule pack:
     input:
-        graphs=f"{RUN}/search/{{workload}}.json",
+        SEARCHES,
     output:
-        winner=f"{RUN}/tune/{{workload}}@{{sizes}}/winner.json",
+        *PACKED[1:],
+        manifest=PACKED[0],
     log:
-        f"{RUN}/logs/tune/{{workload}}@{{sizes}}.log",
+        f"{RUN}/logs/pack.log",
     conda:
         "containers/conda.yaml"
-    threads: workflow.cores
     params:
         prism=PRISM,
-        slice=lookup(dpath="tune/{workload}@{sizes}", within=PLAN),
+        slice=PLAN["pack"],
     shell:
-        "{params.prism} tune slice={params.slice:q} graphs={input.graphs:q}"
-        " out=$(dirname {output.winner:q}) threads={threads} log={log:q}"
+        "{params.prism} pack slice={params.slice:q} graphs=$(dirname {input:q} | uniq)"
+        " out=$(dirname {output.manifest:q}) log={log:q}"
 
 
-rule bench:
-    input:
-        graphs=f"{RUN}/search/{{workload}}.json",
-        winner=f"{RUN}/tune/{{workload}}@{{sizes}}/winner.json",
-    output:
-        f"{RUN}/bench/{{workload}}@{{sizes}}.jsonl",
-    log:
-        f"{RUN}/logs/bench/{{workload}}@{{sizes}}.log",
-    conda:
-        "containers/conda.yaml"
-    threads: workflow.cores
-    params:
-        prism=PRISM,
-        slice=lookup(dpath="bench/{workload}@{sizes}", within=PLAN),
-    shell:
-        "{params.prism} bench slice={params.slice:q} graphs={input.graphs:q}"
-        " winner=$(dirname {input.winner:q}) out={output:q} threads={threads} log={log:q}"
+if PLAN["gpu"]:
+
+    # On a GPU one job tunes and times all configurations, so that its context and its caches stay
+    # and a time limit is shared. What it has done is in profile/ and survives its end.
+    rule profile:
+        input:
+            *PACKED[1:],
+            manifest=PACKED[0],
+        output:
+            WINNERS,
+            TIMES,
+        log:
+            f"{RUN}/logs/profile.log",
+        conda:
+            "containers/conda.yaml"
+        threads: workflow.cores
+        resources:
+            gpu=1,
+        params:
+            measure=f"{PRISM}.measure",
+            device=PLAN["device"],
+            seconds=f" seconds={PLAN['limit']}" if PLAN["limit"] else "",
+        shell:
+            "pack=$(dirname {input.manifest:q}); run=$(dirname $pack);"
+            " {params.measure} $pack device={params.device}{params.seconds}"
+            " out=$run/profile threads={threads} 2>&1 | tee {log:q}"
+            " && cp -R $run/profile/tune $run/profile/bench $run/"
+
+else:
+
+    # Beside winner.json is kernel.cpp, unless no candidate passed: so it is no output that must
+    # appear. Where it was deleted, `bench` gives that as the reason of its row; without winner.json
+    # both are made again.
+    rule tune:
+        input:
+            graphs=f"{RUN}/search/{{workload}}.json",
+        output:
+            winner=f"{RUN}/tune/{{workload}}@{{sizes}}/winner.json",
+        log:
+            f"{RUN}/logs/tune/{{workload}}@{{sizes}}.log",
+        conda:
+            "containers/conda.yaml"
+        threads: workflow.cores
+        params:
+            prism=PRISM,
+            slice=lookup(dpath="tune/{workload}@{sizes}", within=PLAN),
+        shell:
+            "{params.prism} tune slice={params.slice:q} graphs={input.graphs:q}"
+            " out=$(dirname {output.winner:q}) threads={threads} log={log:q}"
+
+    rule bench:
+        input:
+            graphs=f"{RUN}/search/{{workload}}.json",
+            winner=f"{RUN}/tune/{{workload}}@{{sizes}}/winner.json",
+        output:
+            f"{RUN}/bench/{{workload}}@{{sizes}}.jsonl",
+        log:
+            f"{RUN}/logs/bench/{{workload}}@{{sizes}}.log",
+        conda:
+            "containers/conda.yaml"
+        threads: workflow.cores
+        params:
+            prism=PRISM,
+            slice=lookup(dpath="bench/{workload}@{sizes}", within=PLAN),
+        shell:
+            "{params.prism} bench slice={params.slice:q} graphs={input.graphs:q}"
+            " winner=$(dirname {input.winner:q}) out={output:q} threads={threads} log={log:q}"
 
 
 rule report:

@@ -114,3 +114,7 @@ def _device(asked: str, devices: dict[str, list[str]], packed: str) -> str:
     device = found[0] if found else packed
     print(f"prism: device auto: {device} ({there or 'packed for it'})", file=sys.stderr)
     return device
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -34,6 +34,8 @@ FORMAT = 1
 ROOT = Path(__file__).resolve().parents[2]  # where an adapter's path begins
 FIRST_SHARE = 0.4  # of a case's seconds in the first pass, for tuning
 LEAST = 5.0  # seconds of a tuning that are worth its start
+FAULTS = (PrismError, ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError)
+FAULTS += (ValueError,)  # that end a case and no other; a disk that is full ends all
 _ROWS = "rows.jsonl"
 
 
@@ -47,9 +49,7 @@ class _Work:
     key: str
     seconds: float | None = None
     chooser: Strategy | None = None
-    passes: int = 0
     finished: bool = False
-    problem: str = ""
 
     @property
     def winner(self) -> dict | None:
@@ -173,9 +173,10 @@ class Suite:
         if tried >= budget["count"]:
             one.finished = True
             return
-        one.passes += 1
-        one.problem = ""
         one.chooser = one.chooser or STRATEGIES[budget["name"]]()
+        planned = {key: budget[key] for key in ("count", "seconds", "seed")}
+        told = {"workload": one.case.workload, "case": one.case.name, "budget": planned}
+        told |= {"strategy": budget["name"]}
         limit = min(budget["seconds"], seconds)
         try:
             found = tune(
@@ -185,15 +186,16 @@ class Suite:
                 TuneBudget(budget["count"] - tried, limit, budget["seed"]),
                 one.folder,
                 self.threads,
-                context={"workload": one.case.workload, "case": one.case.name},
+                context=told,
                 strategy=one.chooser,
                 earlier=earlier,
                 until=self.until,
             )
-        except (PrismError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as e:
-            one.problem, one.finished = f"tuning: {_line(e)}", True
-            return
-        one.finished = found["tried"] in (tried, budget["count"]) and found["tried"] > 0
+        except FAULTS as error:
+            found = _no_winner(one.case, self.settings, f"tuning: {_line(error)}") | told
+            if earlier is None:
+                write_json(one.folder / WINNER, found)
+        one.finished = found["tried"] in (tried, budget["count"])
         if found["tried"] == 0 and self.left <= 0:
             (one.folder / WINNER).unlink(missing_ok=True)  # there was no time to try anything
 
@@ -231,8 +233,9 @@ class Suite:
                 one.folder / _ROWS,
                 context,
             )
-        except (PrismError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as e:
-            write_rows(one.folder / _ROWS, [self._failed(one, f"benchmark: {_line(e)}", context)])
+        except FAULTS as error:
+            row = self._failed(one, f"benchmark: {_line(error)}", context)
+            write_rows(one.folder / _ROWS, [row])
         if any(row["reason"] == LATE for row in one.rows):
             (one.folder / _ROWS).unlink()  # half of a comparison; the next call makes it anew
             return
@@ -245,11 +248,9 @@ class Suite:
         program = one.case.program
         known = {k: v for k, v in context.items() if k in Row.__dataclass_fields__}
         variant = (one.winner or {}).get("digest") or ""
-        reason = "; ".join(text for text in (one.problem, reason) if text)
-        shape = dict(program.sizes)
         return Row(
             **known,
-            shape=shape,
+            shape=dict(program.sizes),
             dtype=program.dtype,
             system=PRISM,
             variant=variant,
@@ -302,6 +303,17 @@ def read_state(out: Path) -> dict:
         for entry in data["cases"].values():
             entry["key"], entry["seconds"]
     return data
+
+
+def _no_winner(case: Case, settings: Mapping, reason: str) -> dict:
+    """What stands for the result of a tuning that could not be made."""
+    device = settings["device"]
+    return {
+        **{"status": "failed", "reason": reason, "tried": 0, "passed": 0, "causes": {}},
+        **{"backend": device["backend"], "device": device["name"], "candidates": []},
+        **{"concrete": None, "graph_id": None, "median_us": None, "program": case.program.name},
+        **{"dtype": case.program.dtype, "seconds": {"compile": 0.0, "tune": 0.0, "total": 0.0}},
+    }
 
 
 def _copy(source: Path, target: Path) -> None:
