@@ -267,10 +267,11 @@ def _rounds(systems: Sequence[_System], settings: BenchSettings, progress: Progr
     end = time.monotonic() + settings.seconds
     for number in range(settings.rounds):
         if time.monotonic() >= settings.until:
-            for system in systems:
+            for system in systems if number < MIN_ROUNDS else ():
                 if system.worker is not None:
                     system.worker.close()
                     system.fail(LATE)
+            break
         samples = _samples(settings, number)
         if samples is None and number >= MIN_ROUNDS and time.monotonic() > end:
             break
