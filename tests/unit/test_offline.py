@@ -1,12 +1,14 @@
 """Which configurations are compiled for GPUs without one, and what becomes of those that fail."""
 
 import dataclasses
+import json
+import os
 import threading
 
 import pytest
 from codegen_graphs import rmsnorm
 
-from prism import given, offline
+from prism import cli, given, offline
 from prism.codegen import BACKENDS
 from prism.codegen.errors import LoweringError
 from prism.measure.compile import Compiled, sha256
@@ -184,3 +186,32 @@ def test_an_interrupt_ends_all_and_leaves_no_folder(compiler, monkeypatch):
     assert ("choose and prove", 1, 1) in seen and ("compile for sm_80", 1, 6) in seen
     work = next(item for item in seen if not isinstance(item, tuple))
     assert not work.exists() and not work.parent.exists()
+
+
+def test_the_stage_ends_well_without_triton(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(offline.importlib.util, "find_spec", lambda name: None)
+    out = tmp_path / "o.json"
+    assert cli.main(["offline", "suite=smoke", "device=cpu", f"out={out}"]) == 0
+    err = capsys.readouterr().err
+    assert err.startswith("prism: warning: nothing was compiled for a GPU: triton is not installed")
+    found = json.loads(out.read_text())
+    assert found["cases"] == ["rmsnorm@d=256,n=4", "attention@b=1,d=64,g=2,h=128"]
+    assert found["status"] == "unavailable" and found["settings"]["configs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [
+        ("offline.devices=[cpu]", "offline.devices: cpu is no GPU"),
+        ("offline.devices=[]", "must be a list such as [a100, h200]"),
+        ("offline.devices=[b7]", "device 'b7' is not in conf/device"),
+        ("offline.dtype=int8", "offline.dtype='int8': device a100 can do fp16, bf16, fp32"),
+        ("offline.configs=0", "offline.configs=0: must be a positive integer"),
+        ("offline.limit_s=-1", "must be a positive number"),
+    ],
+)
+def test_bad_settings_are_one_line(tmp_path, capsys, override, part):
+    assert cli.main(["offline", "workload=rmsnorm", override, f"out={tmp_path}/o.json"]) == 2
+    err = capsys.readouterr().err
+    assert part in err and err.count("prism: error: ") == 1
+    assert not os.listdir(tmp_path)
