@@ -35,7 +35,7 @@ from prism.codegen.tile import (
 from prism.errors import PrismError
 from prism.instantiate.concrete import Concrete
 from prism.instantiate.library import schedule
-from prism.instantiate.materialize import in_place, materialized, regions
+from prism.instantiate.materialize import in_place, materialized, regions, streamed
 from prism.instantiate.spans import Span, ceil_div, kernel_spans
 from prism.program import Node, Op, Program
 from prism.program.constant import evaluate
@@ -133,7 +133,7 @@ class _Lowering:
         self.program, self.kernel, self.sizes, self.tensors = program, kernel, sizes, tensors
         self.spans: dict[Node, tuple[Span, ...]] = kernel_spans(program, kernel, sizes)
         self.where, self.buffered = regions(kernel), materialized(kernel)
-        self.reuse = in_place(kernel)
+        self.reuse, self.streamed = in_place(kernel), streamed(kernel)
         self.name: dict[Node, str] = {}
         self.views: dict[str, View] = {}
         self.buffers: dict[str, Buffer] = {}
@@ -145,7 +145,7 @@ class _Lowering:
                 self._load(node)
             elif node.op is Op.SAVE:
                 self._save(node)
-            elif node.op is Op.ACCUM:
+            elif node.op is Op.ACCUM and node not in self.streamed:
                 self._accum(node)
             elif node in self.buffered:
                 self._value(node)
@@ -158,9 +158,10 @@ class _Lowering:
     def _emit(self, node: Node, statement: Statement) -> None:
         self.code[self.where[node]].append(statement)
 
-    def _view(self, node: Node) -> str:
+    def _view(self, node: Node, value: Node | None = None) -> str:
+        """The tile of a tensor; `value` has those of its spans that it cuts itself."""
         name, tensor = f"v_{node.arg}", self.tensors[node.arg]
-        spans = {s.axis: s for s in self.spans[node]}
+        spans = {s.axis: s for s in (*self.spans[node], *(self.spans[value] if value else ()))}
         self.views[name] = View(name, node.arg, tuple(spans[a] for a in tensor.axes))
         return name
 
@@ -169,8 +170,13 @@ class _Lowering:
         self._emit(node, Load(self.name[node]))
 
     def _save(self, node: Node) -> None:
-        name = self._view(node)
-        self._emit(node, Store(name, self._expr(node.src[0]), self.views[name].spans))
+        (value,) = node.src
+        if value in self.streamed:
+            value, region = value.src[0], "body"
+            name = self._view(node, value)
+        else:
+            name, region = self._view(node), "post"
+        self.code[region].append(Store(name, self._expr(value), self.views[name].spans))
 
     def _value(self, node: Node) -> None:
         if node.op is Op.MATMUL:

@@ -1,7 +1,8 @@
 """Which values of a block graph need a buffer: the fusion of elementwise chains (thread graph).
 
 Loaded tensors are read in place. A matmul or a reduction that only feeds a matching accumulator is
-computed straight into it. An elementwise operator with one user is evaluated inside that user's
+computed straight into it. Chunks that are only concatenated to be saved are stored by the iteration
+that makes them. An elementwise operator with one user is evaluated inside that user's
 loop, unless the user would evaluate it more often than it has elements, or is a matmul.
 """
 
@@ -49,16 +50,29 @@ def fuses(source: Node, accum: Node) -> bool:
     return kind == "concat" or _FITS[source.op] == kind
 
 
+def streamed(kernel: Kernel) -> frozenset[Node]:
+    """Concat accumulators that are only saved: they need no memory in the block."""
+    used = users(kernel)
+    return frozenset(
+        node
+        for node in kernel.block.nodes
+        if node.op is Op.ACCUM
+        and accum_kind(node).kind == "concat"
+        and all(user.op is Op.SAVE for user in used[node])
+    )
+
+
 def materialized(kernel: Kernel) -> frozenset[Node]:
     """The nodes that get a buffer."""
-    where, used = regions(kernel), users(kernel)
+    where, used, stored = regions(kernel), users(kernel), streamed(kernel)
     found = set()
     for node in kernel.block.nodes:
         user = used[node][0] if len(used[node]) == 1 else None
-        if node.op in (Op.LOAD, Op.SAVE):
+        if node.op in (Op.LOAD, Op.SAVE) or node in stored:
             continue
         if node.op in REDUCE | {Op.MATMUL}:
-            inline = user is not None and user.op is Op.ACCUM and fuses(node, user)
+            inline = user is not None and user.op is Op.ACCUM and user not in stored
+            inline = inline and fuses(node, user)
         elif node.op in ELEMENTWISE:
             inline = user is not None and user.op is not Op.MATMUL
             inline = inline and (where[node], where[user]) != ("pre", "body")

@@ -111,5 +111,5 @@ def test_unknown_schedule_is_refused():
 def test_missing_compiler_is_one_clear_error(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(PrismError, match="no-such-compiler is not on PATH") as error:
-        build(tmp_path / "a.cpp", tmp_path / "a.so")
+        build([(tmp_path / "a.cpp", tmp_path / "a.so")], None, 1, 60.0)
     assert "\n" not in str(error.value)

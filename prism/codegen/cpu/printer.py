@@ -58,7 +58,7 @@ def kernels(program: t.TileProgram) -> str:
 
 def _touched(program: t.TileProgram, kernel: t.TileKernel) -> list[tuple[str, bool]]:
     """The tensors of a kernel, each with whether it is written."""
-    written = {s.view for s in kernel.post if isinstance(s, t.Store)}
+    written = {s.view for s in (*kernel.body, *kernel.post) if isinstance(s, t.Store)}
     return [(view.tensor, name in written) for name, view in kernel.views.items()]
 
 

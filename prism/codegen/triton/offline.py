@@ -153,6 +153,9 @@ def _child(path: Path, arch: int, out: Path) -> None:
 def compile_all(pairs: Sequence[tuple[Path, Path]], arch: int, jobs: int, timeout: float) -> None:
     """Compiles each source to its OUT, `jobs` at once, each within `timeout` seconds."""
     import triton.compiler  # noqa: F401 - before the forks, so that each has it already
+    from triton.runtime.cache import triton_key
+
+    triton_key()  # a digest of all of Triton's files, which it remembers
 
     if any("import torch" in source.read_text() for source, _ in pairs):
         import torch  # noqa: F401

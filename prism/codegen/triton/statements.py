@@ -18,6 +18,8 @@ from prism.codegen.triton.spelling import (
 )
 from prism.instantiate.spans import Span
 
+LINE = 92  # letters
+
 
 class Statements:
     """Prints the statements of one kernel. Index vectors are called o_NAME, masks m_NAME."""
@@ -88,8 +90,8 @@ class Statements:
         view = self.kernel.views[s.view]
         self.axes.shape(view.spans)
         mask = self._mask(view.spans, self._spans(s.view))
-        rest = f", mask={mask}, other=0.0" if mask else ""
-        return [f"{s.view} = tl.load({self._pointer(view)}{rest})"]
+        rest = [f"mask={mask}", "other=0.0"] if mask else []
+        return _call(f"{s.view} = tl.load", self._pointer(view), *rest)
 
     def _store(self, s: t.Store) -> list[str]:
         view = self.kernel.views[s.view]
@@ -97,9 +99,9 @@ class Statements:
         dtype = TYPE[self.program.tensors[view.tensor].dtype]
         value = self._expression(s.expr, held)
         mask = self._mask(view.spans, held)
-        rest = f", mask={mask}" if mask else ""
+        rest = [f"mask={mask}"] if mask else []
         value = value if dtype == "tl.float32" else f"{value}.to({dtype})"
-        return [f"tl.store({self._pointer(view)}, {bare(value)}{rest})"]
+        return _call("tl.store", self._pointer(view), bare(value), *rest)
 
     # Buffers ------------------------------------------------------------------------------
 
@@ -216,3 +218,11 @@ class Statements:
         if len(first) == len(second) == 1 and len(batch) <= 1:
             return text
         return f"tl.reshape({text}, {tuple(sizes if batch else sizes[1:])})"
+
+
+def _call(function: str, *args: str) -> list[str]:
+    """A call, in a line an argument where it is long."""
+    text = f"{function}({', '.join(args)})"
+    if len(text) <= LINE:
+        return [text]
+    return [f"{function}(", *(f"    {arg}," for arg in args), ")"]
