@@ -144,7 +144,8 @@ def _child(path: Path, arch: int, out: Path) -> None:
     try:
         found = compile_source(path, arch)
     except Exception as error:  # whatever Triton raises is the source's failure
-        text = " ".join(str(error).split())[:400]
+        lines = str(error).strip().splitlines()  # the source first, what is wrong with it last
+        text = " ".join(lines[-1].split())[:300] if lines else ""
         found = {"error": f"{type(error).__name__}: {text}", "kernels": []}
         found["seconds"] = time.perf_counter() - start
     write_json(out, found)
