@@ -1,0 +1,403 @@
+"""Packing and unpacking folders, and what is refused of one."""
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from prism import cli, config, files, given, pack
+from prism.errors import PrismError
+from prism.instantiate.sampling import sample
+from prism.measure.__main__ import main as measure
+from prism.measure.folder import program_hash, read_folder
+from prism.measure.rows import Row, write_rows
+from prism.measure.suite import STATE
+from prism.model.device import Device
+from prism.model.rank import rank
+from prism.program import program_from_json
+
+SMALL = ["suite=smoke", "baseline=[eager]", "pack.graphs=6", "pack.points=40"]
+CASES = ["rmsnorm@d=256,n=4", "attention@b=1,d=64,g=2,h=128"]
+
+
+def run(capsys, *args, main=cli.main):
+    """Exit code, stdout, and stderr without what is said of the device."""
+    code = main([str(arg) for arg in args])
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if "device auto" not in line]
+    return code, captured.out, lines
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    """A packed folder, which no test changes."""
+    out = tmp_path_factory.mktemp("pack") / "packed"
+    assert cli.main(["pack", *SMALL, f"out={out}"]) == 0
+    return out
+
+
+@pytest.fixture
+def folder(packed, tmp_path):
+    """A copy of it to be changed."""
+    return shutil.copytree(packed, tmp_path / "packed")
+
+
+def change(path, edit):
+    data = json.loads(path.read_text())
+    edit(data)
+    path.write_text(json.dumps(data))
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_folder_holds_what_measuring_needs(packed):
+    found = read_folder(packed)
+    assert set(found.devices) == {"h200", "a100", "h100", "cpu"}
+    assert found.devices["cpu"] == [] and found.devices["h200"] == ["NVIDIA H200"]
+    for device, dtype in (("cpu", "bf16"), ("h200", "fp16")):
+        assert [case.name for case in found.cases(device)] == CASES
+        assert {case.program.dtype for case in found.cases(device)} == {dtype}
+        for case in found.cases(device):
+            graphs = found.graphs(case)
+            assert 0 < len(graphs) <= 6
+            reasons = given.proofs(case.program)([graph for _, graph in graphs])
+            assert reasons == [""] * len(graphs)
+            account = {"search_seconds", "search"}
+            assert set(case.account) == account and case.account["search"]["gaps"] == 0
+    assert not list(packed.parent.glob(".*")), "nothing is left beside it"
+
+
+def test_graphs_are_the_models_first_and_some_at_random(packed):
+    found = read_folder(packed)
+    case = found.cases("h200")[0]
+    settings = found.settings("h200")
+    searched = json.loads((packed / "search/rmsnorm.json").read_text())
+    from prism.codegen import BACKENDS
+
+    manifest = BACKENDS["triton"]
+    proved = given.proved(searched, 0)
+    points = sample(proved, case.program, 40, 0, manifest.options, manifest.scratch_bytes)
+    ranked = rank(points, Device.from_json(settings["device"]))
+    names = [name for name, _ in found.graphs(case)]
+    assert names[:3] == list(dict.fromkeys(name for name, _ in points))[:3]
+    first = list(dict.fromkeys(name for _, name, _ in ranked))
+    assert set(names[3:]) == set([name for name in first if name not in names[:3]][:3])
+
+
+def test_the_same_seed_packs_the_same_and_a_search_can_be_given(packed, tmp_path, capsys):
+    out = tmp_path / "again"
+    searches = packed / "search"
+    code, text, _ = run(capsys, "pack", *SMALL, f"graphs={searches}", f"out={out}")
+    assert code == 0
+    assert "2 configurations for h200, " in text and f"`python -m prism.measure {out}`" in text
+    for name in ("graphs/rmsnorm.json", "graphs/attention.json", "search/rmsnorm.json"):
+        assert (out / name).read_bytes() == (packed / name).read_bytes()
+    other = tmp_path / "other"
+    run(capsys, "pack", *SMALL, "seed=1", f"graphs={searches}", f"out={other}")
+    name = "graphs/rmsnorm.json"
+    assert (other / name).read_bytes() != (packed / name).read_bytes()
+
+
+def test_a_slice_packs_the_same(packed, tmp_path, capsys):
+    from prism.workflow import plan
+
+    out = tmp_path / "sliced"
+    text = plan(SMALL)["pack"]
+    args = ("pack", f"slice={text}", f"graphs={packed / 'search'}", f"out={out}")
+    assert run(capsys, *args)[0] == 0
+    one, other = (json.loads((place / "manifest.json").read_text()) for place in (packed, out))
+    assert one | {"created": ""} == other | {"created": ""}
+
+
+def test_only_proved_graphs_are_packed(packed, tmp_path, capsys, monkeypatch):
+    def half(program):
+        return lambda graphs: ["no proof" if n % 2 else "" for n in range(len(graphs))]
+
+    monkeypatch.setattr(given, "proofs", half)
+    out = tmp_path / "half"
+    args = ("pack", *SMALL, f"graphs={packed / 'search'}", f"out={out}")
+    assert run(capsys, *args)[0] == 0
+    whole, kept = read_folder(packed), read_folder(out)
+    for case in whole.cases("cpu"):
+        assert kept.graphs(case) == whole.graphs(case)[::2]
+        told = kept.manifest["workloads"][case.workload]
+        assert told["graphs"] == len(kept.graphs(case)) and told["not_proved"] == {"no proof": 3}
+    monkeypatch.setattr(given, "proofs", lambda p: lambda graphs: ["no proof"] * len(graphs))
+    out = tmp_path / "none"
+    code, _, (line,) = run(capsys, "pack", *SMALL, f"graphs={packed / 'search'}", f"out={out}")
+    assert code == 2 and "no graph that is proved as a whole: no proof" in line
+    assert not out.exists()
+
+
+def test_a_folder_appears_whole_or_not_at_all(packed, folder, tmp_path, capsys, monkeypatch):
+    (folder / "bench").mkdir()
+    (folder / "bench/mine.jsonl").write_text("{}\n")
+    before = contents(folder)
+    real = files.write_bytes
+
+    def full(path, data):
+        if "attention" in Path(path).name:
+            raise PrismError("cannot write it: No space left") from OSError(errno.ENOSPC, "full")
+        return real(path, data)
+
+    args = ("pack", *SMALL, "seed=1", f"graphs={packed / 'search'}")
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_bytes", full)
+        for out in (folder, tmp_path / "new"):
+            assert run(capsys, *args, f"out={out}")[0] != 0
+    assert contents(folder) == before and not (tmp_path / "new").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"packed"}
+    assert run(capsys, *args, f"out={folder}")[0] == 0
+    after = contents(folder)
+    assert set(after) == set(before), "what was measured there stays"
+    assert after[folder / "graphs/rmsnorm.json"] != before[folder / "graphs/rmsnorm.json"]
+    read_folder(folder).graphs(read_folder(folder).cases("cpu")[0])
+
+
+def test_other_folders_are_left_alone(packed, tmp_path, capsys):
+    (tmp_path / "run/search").mkdir(parents=True)
+    (tmp_path / "run/config.yaml").write_text("mine: 1\n")
+    code, _, (line,) = run(capsys, "pack", *SMALL, f"out={tmp_path / 'run'}")
+    assert code == 2 and "no packed folder; choose another name" in line
+    (tmp_path / "file").write_text("")
+    code, _, (line,) = run(capsys, "pack", *SMALL, f"out={tmp_path / 'file'}")
+    assert code == 2 and "Not a directory" in line
+    code, _, (line,) = run(capsys, "pack", *SMALL)
+    assert code == 2 and "out=... is needed" in line
+    code, _, (line,) = run(capsys, "pack", *SMALL, f"out={tmp_path / 'x'}", f"graphs={tmp_path}")
+    assert code == 2 and "rmsnorm.json: No such file or directory" in line
+    assert not (tmp_path / "x").exists()
+
+
+def manifest_of(edit):
+    return lambda folder: change(folder / "manifest.json", edit)
+
+
+DAMAGED = {
+    "no manifest": (lambda f: (f / "manifest.json").unlink(), "`prism pack out="),
+    "not JSON": (lambda f: (f / "manifest.json").write_text("{"), "damaged: not JSON"),
+    "not an object": (lambda f: (f / "manifest.json").write_text("[]"), "has format None"),
+    "another format": (manifest_of(lambda d: d.update(format=99)), "has format 99"),
+    "no cases": (manifest_of(lambda d: d.pop("cases")), "'cases' is missing"),
+    "no device": (manifest_of(lambda d: d["devices"]["cpu"].pop("hashes")), "'hashes' is missing"),
+    "a bad device": (
+        manifest_of(lambda d: d["devices"]["h200"]["settings"]["device"].update(gpu={"sms": 1})),
+        "device h200: gpu",
+    ),
+    "a bad program": (
+        manifest_of(lambda d: d["cases"][CASES[0]]["program"].update(nodes=3)),
+        "program: not readable",
+    ),
+    "no graphs": (lambda f: (f / "graphs/rmsnorm.json").unlink(), "No such file"),
+    "edited graphs": (
+        lambda f: change(f / "graphs/rmsnorm.json", lambda d: d.update(graphs=[])),
+        "rmsnorm.json is damaged: it is not as it was packed",
+    ),
+    "half of the graphs": (
+        lambda f: os.truncate(f / "graphs/attention.json", 100),
+        "attention.json is damaged",
+    ),
+    "another program": (
+        manifest_of(
+            lambda d: d["cases"][CASES[0]]["program"]["params"].update(eps=1e-3),
+        ),
+        "rmsnorm.json holds the graphs of another program",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_damaged_folder_is_one_line(folder, capsys, kind):
+    damage, part = DAMAGED[kind]
+    damage(folder)
+    before = contents(folder)
+    code, out, (line,) = run(capsys, folder, "device=cpu", main=measure)
+    assert (code, out) == (2, "")
+    assert line.startswith("prism: error: ") and part in line
+    after = contents(folder)
+    after.pop(folder / ".lock", None)
+    assert after == before
+    code, _, (line,) = run(capsys, "unpack", f"from={folder}", f"run={folder / 'run'}")
+    assert code == 2 and line.startswith("prism: error: ")
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        ((), "one packed folder is needed"),
+        (("a", "b"), "one packed folder is needed"),
+        (("--fast",), "one packed folder is needed"),
+        (("{}", "device=b200"), "device=b200: is not in the packed folder; there are auto, h200"),
+        (("{}", "device=a100"), "device=a100: there is no such GPU here"),
+        (("{}",), "device=auto: there is no GPU"),
+        (("{}", "device=cpu", "seconds=soon"), "seconds=soon: must be a positive number"),
+        (("{}", "device=cpu", "seconds=-3"), "seconds=-3: must be"),
+        (("{}", "device=cpu", "threads=0"), "threads=0: must be"),
+        (("{}", "device=cpu", "tune=random"), "one packed folder is needed, and device=..."),
+    ],
+)
+def test_bad_arguments_of_measuring_are_one_line(packed, capsys, args, part):
+    code, out, (line,) = run(capsys, *(a.format(packed) for a in args), main=measure)
+    assert (code, out) == (2, "")
+    assert part in line
+
+
+@pytest.mark.parametrize(
+    ("args", "there", "part"),
+    [
+        (("device=h200",), "NVIDIA H100 80GB HBM3", "describes NVIDIA H200, and this machine has"),
+        ((), "NVIDIA GeForce GTX 1080", "the GPU NVIDIA GeForce GTX 1080 is not described"),
+    ],
+)
+def test_a_gpu_of_another_name_is_one_line(packed, capsys, monkeypatch, args, there, part):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: there)
+    code, _, (line,) = run(capsys, packed, *args, main=measure)
+    assert code == 2 and part in line
+
+
+def test_help_says_how_to_measure(capsys):
+    code, out, _ = run(capsys, "--help", main=measure)
+    assert code == 0
+    assert all(key in out for key in ("device=", "seconds=", "out=", "threads="))
+
+
+# What was measured ------------------------------------------------------------------------
+
+
+def measured(folder, cases=CASES, commit="c0ffee", **changes):
+    """Puts rows as `python -m prism.measure` would leave them into the folder."""
+    packed = read_folder(folder)
+    state = {"format": 1, "device": "h200", "cases": {}}
+    (folder / STATE).write_text(json.dumps(state))
+    for case in packed.cases("h200"):
+        if case.name not in cases:
+            continue
+        row = Row(
+            **{"workload": case.workload, "config": case.name.partition("@")[2]},
+            **{"shape": dict(case.program.sizes), "dtype": "fp16", "system": "prism"},
+            **{"device": "h200", "reason": "no kernel", "commit": commit},
+            config_hash=case.config_hash,
+        )
+        for name, value in changes.items():
+            setattr(row, name, value)
+        write_rows(folder / f"bench/{case.name}.jsonl", [row.to_json()])
+        tune = folder / "tune" / case.name
+        tune.mkdir(parents=True)
+        (tune / "winner.json").write_text(json.dumps({"status": "failed", "concrete": None}))
+
+
+def test_unpacking_makes_the_folder_of_a_run(folder, tmp_path, capsys):
+    import yaml
+
+    measured(folder)
+    target = tmp_path / "results/paper-h200"
+    code, out, lines = run(capsys, "unpack", f"from={folder}", f"run={target}")
+    assert code == 0 and f"prism report run={target}" in out
+    assert any("measured at commit c0ffee" in line for line in lines)
+    data = yaml.safe_load((target / "config.yaml").read_text())
+    assert data["device"]["name"] == "h200" and data["dtype"] == "fp16"
+    assert data["tune"]["name"] == "ranked" and list(data["cases"]) == CASES
+    for case in CASES:
+        for name in (f"bench/{case}.jsonl", f"tune/{case}/winner.json"):
+            assert (target / name).read_bytes() == (folder / name).read_bytes()
+    found = given.search_result(
+        str(target / "search/rmsnorm.json"), config.program_of(data["workloads"]["rmsnorm"])
+    )
+    assert found["workload"] == "rmsnorm"
+    code, out, _ = run(capsys, "report", f"run={target}")
+    assert code == 0 and (target / "report.html").is_file()
+
+
+def test_what_was_measured_elsewhere_is_named(folder, tmp_path, capsys):
+    measured(folder)
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    for name in ("bench", "tune", STATE):
+        shutil.move(folder / name, apart / name)
+    args = ("unpack", f"from={folder}", f"run={tmp_path / 'run'}")
+    code, _, (line,) = run(capsys, *args)
+    assert code == 2 and "`python -m prism.measure` writes it" in line
+    assert run(capsys, *args, f"measured={apart}")[0] == 0
+    assert (tmp_path / f"run/bench/{CASES[0]}.jsonl").is_file()
+
+
+def test_a_case_without_rows_is_said(folder, tmp_path, capsys):
+    measured(folder, CASES[:1])
+    code, _, lines = run(capsys, "unpack", f"from={folder}", f"run={tmp_path / 'run'}")
+    assert code == 0 and f"prism: warning: {CASES[1]}: not measured" in lines
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"config_hash": "0" * 12}, "rows of other settings (configuration hash 000000000000"),
+        ({"device": "a100"}, "device a100"),
+    ],
+)
+def test_rows_of_other_settings_are_refused(folder, tmp_path, capsys, changes, part):
+    measured(folder, **changes)
+    code, _, (line,) = run(capsys, "unpack", f"from={folder}", f"run={tmp_path / 'run'}")
+    assert code == 2 and part in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_winner_of_another_program_is_refused(folder, tmp_path, capsys):
+    from prism.instantiate import Concrete
+
+    measured(folder)
+    packed = read_folder(folder)
+    case, other = packed.cases("h200")
+    _, graph = packed.graphs(other)[0]
+    sizes = tuple(dict.fromkeys(kernel.block.pars, 1) for kernel in graph.kernels)
+    stored = {"status": "ok", "concrete": Concrete(other.program, graph, sizes).to_json()}
+    (folder / f"tune/{case.name}/winner.json").write_text(json.dumps(stored))
+    code, _, (line,) = run(capsys, "unpack", f"from={folder}", f"run={tmp_path / 'run'}")
+    assert code == 2 and "was tuned for another program: workload: attention there" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_damaged_states_and_overrides_of_unpacking(folder, tmp_path, capsys):
+    args = ("unpack", f"from={folder}", f"run={tmp_path / 'run'}")
+    measured(folder, [])
+    code, _, (line,) = run(capsys, *args)
+    assert code == 2 and "nothing was measured" in line
+    for text, part in (
+        ("{", "damaged: not JSON"),
+        ('{"format": 1}', "'device' is missing"),
+        ('{"format": 9}', "format 9"),
+        ('{"format": 1, "device": "b200", "cases": {}}', "device b200 is not in"),
+    ):
+        (folder / STATE).write_text(text)
+        code, _, (line,) = run(capsys, *args)
+        assert code == 2 and part in line
+    code, _, (line,) = run(capsys, *args, "device=h200")
+    assert code == 2 and "only its keys are known" in line
+
+
+def test_a_programs_hash_is_the_same_for_all_sizes_and_dtypes():
+    found = config.workload_of(config.compose(["workload=rmsnorm"]))
+    one, other = config.program_of(found, "bf16"), config.program_of(found | {"d": 64}, "fp32")
+    assert program_hash(one) == program_hash(other)
+    changed = config.program_of(found | {"eps": 1e-3})
+    assert program_hash(one) != program_hash(changed)
+    from prism.program import program_to_json
+
+    assert program_hash(program_from_json(program_to_json(one))) == program_hash(one)
+
+
+def test_a_cpu_has_no_model_and_packs_at_random(packed):
+    slices = {"graphs": 4, "points": 30}
+    found = json.loads((packed / "search/rmsnorm.json").read_text())
+    program = read_folder(packed).cases("cpu")[0].program
+    graphs = given.proved(found, 0)
+    names = pack._chosen(graphs, program, Device("cpu", "cpu"), slices, 0)
+    assert len(set(names)) == 4 and set(names) <= dict(graphs).keys()
