@@ -103,7 +103,7 @@ COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
         "registers_told": ("registers, median; most", "limit"),
         "spilled": ("spilling; most bytes", "limit"),
         "shared_told": ("shared KiB, median; most", "limit"),
-        "modelled_shared": ("modelled shared over compiler's", "range"),
+        "modelled_shared": ("modelled less compiler's shared KiB", "range"),
         "modelled_best_us": ("best modelled µs", "us"),
         "reason": ("reason", "reason"),
     },
@@ -213,7 +213,7 @@ SECTIONS = (
         "by the estimate does not fit the device is not tried (fit). Registers are of a thread and "
         "shared memory of a block, as the compiler reports them of a configuration's largest "
         "kernel. Modelled figures, on a hatched ground, are estimates made before compiling: "
-        "shared memory over what the compiler then took, and the least time by the model.",
+        "shared memory less what the compiler then took, and the least time by the model.",
         "",
     ),
     (

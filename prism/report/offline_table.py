@@ -22,8 +22,9 @@ def offline(found: Mapping) -> pd.DataFrame:
     `tried` of the `configurations` were given to the compiler and `compiled` came back; `failed`
     counts the others by cause, `reason` is the first of them. `registers_*` are of a thread,
     `spill_bytes_max` what one thread spills, `shared_kib_*` of a block: the compiler's, of each
-    configuration's largest kernel. `modelled_shared_ratio_*` is the estimate made before compiling
-    over the compiler's, and `modelled_best_us` the least time by the model: nothing was timed.
+    configuration's largest kernel. `modelled_shared_error_kib_*` is the estimate made before
+    compiling less the compiler's figure, below 0 where too little was expected, and
+    `modelled_best_us` the least time by the model: nothing was timed.
     """
     rows: dict[tuple[str, str], list[Mapping]] = {
         (case, device): [] for case in found["cases"] for device in found["devices"]
@@ -72,10 +73,10 @@ def _record(found: Mapping, case: str, device: str, rows: Sequence[Mapping]) -> 
     tried = [row for row in rows if row["cause"] not in _NOT_TRIED]
     causes = Counter(row["cause"] for row in failed)
     shared = [row["shared_bytes"] / _KIB for row in passed]
-    ratios = [
-        row["estimated_shared_bytes"] / row["shared_bytes"]
+    errors = [
+        (row["estimated_shared_bytes"] - row["shared_bytes"]) / _KIB
         for row in passed
-        if row["shared_bytes"] and row["estimated_shared_bytes"] is not None
+        if row["estimated_shared_bytes"] is not None
     ]
     gpu = (found["devices"].get(device) or {}).get("gpu") or {}
     registers = [row["registers"] for row in passed]
@@ -95,8 +96,8 @@ def _record(found: Mapping, case: str, device: str, rows: Sequence[Mapping]) -> 
         "spilling": sum(n > 0 for n in spilled) if here else None,
         "spill_bytes_max": max(spilled, default=None),
         **{f"shared_kib_{name}": value for name, value in _middle_and_most(shared).items()},
-        "modelled_shared_ratio_min": min(ratios, default=None),
-        "modelled_shared_ratio_max": max(ratios, default=None),
+        "modelled_shared_error_kib_min": min(errors, default=None),
+        "modelled_shared_error_kib_max": max(errors, default=None),
         "modelled_best_us": min(times, default=None),
         "status": found["status"] if not here else "failed" if broken else "ok",
         "reason": broken[0]["reason"] if broken else found.get("reason", ""),

@@ -160,8 +160,8 @@ def _joined(name: str, table: pd.DataFrame) -> pd.DataFrame:
             ends = table[f"{what}_median"], table[f"{what}_max"]
             table[f"{what.partition('_')[0]}_told"] = _pairs(*ends, "{:,.3g}; {:,.3g}")
         table["spilled"] = _pairs(table.spilling, table.spill_bytes_max, "{:,}; {:,.0f}")
-        ends = table.modelled_shared_ratio_min, table.modelled_shared_ratio_max
-        table["modelled_shared"] = _pairs(*ends, "{:.2f}–{:.2f}")
+        ends = table.modelled_shared_error_kib_min, table.modelled_shared_error_kib_max
+        table["modelled_shared"] = _pairs(*ends, "{:+.3g} to {:+.3g}")
     if name in ("ablation", "growth"):
         table["spent"] = _spent(table.seconds, table)
     if name == "ablation":

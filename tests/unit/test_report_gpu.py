@@ -156,13 +156,13 @@ def test_what_compiled_is_a_table_by_case_and_device(tmp_path):
     figures = ("registers_median", "registers_max", "spill_bytes_max")
     assert [float(large[c]) for c in figures] == [96, 128, 8]
     assert [float(large[f"shared_kib_{c}"]) for c in ("median", "max")] == [10, 16]
-    ratios = [float(large[f"modelled_shared_ratio_{c}"]) for c in ("min", "max")]
-    assert ratios == [1.0, 1.25]
+    errors = [float(large[f"modelled_shared_error_kib_{c}"]) for c in ("min", "max")]
+    assert errors == [0.0, 4.0]
     assert (float(small["modelled_best_us"]), float(large["modelled_best_us"])) == (9.5, 8.5)
     shown = section(page, "offline")
     assert '<th class="number modelled">best modelled µs</th>' in shown
     assert '<td class="number">2 of 2</td>' in shown and "96; 128" in shown
-    assert '<td class="number modelled">1.00–1.25</td>' in shown and "10; 16" in shown
+    assert '<td class="number modelled">+0 to +4</td>' in shown and "10; 16" in shown
     assert "nothing here was run or timed" in shown and "<svg" not in shown
     assert "not complete" not in page
 
