@@ -23,7 +23,7 @@ from prism.model.device import Device
 ROTATION = 8  # copies that a candidate is captured and timed on; before each the L2 is flushed
 
 
-class Unwell(Exception):
+class Unwell(PrismError):
     """The device or the process cannot go on after a candidate; says what happened."""
 
 
@@ -50,9 +50,8 @@ class Candidates:
             result = self._run(command)
         except Exception as error:  # whatever a candidate raises is its failure
             result = _failed(error)
-            self._check(result["reason"])
         if result["status"] != "ok":
-            self._copies.restore()
+            self._recover(result["reason"])
         return result
 
     def _run(self, command: Mapping) -> dict:
@@ -82,12 +81,13 @@ class Candidates:
             "timer": self._timer.name,
         }
 
-    def _check(self, reason: str) -> None:
-        """Raises Unwell when the device does no more."""
+    def _recover(self, reason: str) -> None:
+        """Memory and inputs as they were. Raises Unwell when the device does no more."""
         try:
             self._copies.synchronize()
             if self._device == "cuda":
                 torch.cuda.empty_cache()
+            self._copies.restore()
         except Exception:
             raise Unwell(reason) from None
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -13,11 +14,12 @@ from pathlib import Path
 
 from prism.files import write_json
 from prism.measure import children, gpu
-from prism.measure.environment import last_level_cache
+from prism.measure.environment import FP32_POLICY, last_level_cache, revision
 from prism.measure.inputs import Case, write_case
 from prism.model.device import CPU, Device
-from prism.program import Program
+from prism.program import Program, program_to_json
 
+PREPARED = "prepared.json"
 SHARE = 16  # of a GPU's memory, for the rotating copies of one system
 CAPTURES = 256  # copies on a GPU, as each call on one is captured once
 INTERPRETED = 4  # copies in Triton's interpreter, whose times say nothing of caches
@@ -33,9 +35,15 @@ def prepare_case(
 ) -> Case:
     """Inputs, float64 reference and eager's outputs on the device, written to `folder`.
 
+    A folder that holds just that from an earlier call is taken as it is.
     Where eager ends in an error or needs more than `timeout` seconds, the case has no eager
     outputs, the bound is that of rounding alone, and `Case.eager_record` holds the reason.
     """
+    key = {"program": program_to_json(program), "seed": seed, "device": device.to_json()}
+    key |= {"threads": threads, **revision()}
+    if _read(folder / PREPARED) == json.loads(json.dumps(key)):
+        return Case(folder)
+    (folder / PREPARED).unlink(missing_ok=True)
     case = write_case(program, folder, seed, **_limits(device))
     argv = [sys.executable, "-m", "prism.measure.eager_case"]
     argv += [str(folder), str(threads), device.torch]
@@ -43,7 +51,15 @@ def prepare_case(
     ended = children.run(argv, timeout, env, "PyTorch eager gave no result")
     if ended.reason:
         write_json(folder / "eager_failed.json", {"reason": ended.reason})
+    write_json(folder / PREPARED, key)  # last: the case is whole
     return case
+
+
+def _read(path: Path) -> object:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _limits(device: Device) -> dict:
@@ -66,7 +82,7 @@ def main(argv: list[str]) -> int:
     children.die_with_parent()
     import torch
 
-    from prism.measure.tensors import FP32_POLICY, Copies, set_up
+    from prism.measure.tensors import Copies, set_up
     from prism.measure.torch_program import from_torch, torch_callable
 
     case = Case(Path(argv[0]))

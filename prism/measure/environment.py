@@ -15,6 +15,7 @@ from pathlib import Path
 from prism.measure import gpu
 from prism.measure.children import environment_for_child
 
+FP32_POLICY = "IEEE, no TF32"  # of every system that runs in PyTorch or Triton
 _CPUS = Path("/sys/devices/system/cpu")
 _THREAD_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "OMP_PLACES")
 _THREAD_SETTINGS += ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_NUM_THREADS", "MALLOC_ARENA_MAX")
@@ -70,6 +71,7 @@ def environment(threads: int) -> dict:
         "thread_settings": {k: settings[k] for k in _THREAD_SETTINGS if k in settings},
         "transparent_hugepages": _read(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
         "gpu": gpu.facts(),
+        "fp32_products": FP32_POLICY,
         "versions": versions(),
         **revision(),
     }

@@ -22,6 +22,7 @@ from prism.measure.worker import Failure, Worker
 from prism.model.device import Device
 
 GIB = 1 << 30
+START = {"do": "start"}
 START_TIMEOUT = 180.0  # seconds for a worker to import PyTorch and hold the inputs
 
 
@@ -41,6 +42,9 @@ class Executor(Protocol):
     `samples_us`. A crash, a hang and too much memory are failures like any other.
     """
 
+    def start(self) -> None:
+        """Begins what takes long, and does not wait for it."""
+
     def run(self, library: Path, trial: Trial) -> dict:
         """Gates and times what was compiled. Raises PrismError when no candidate could run."""
 
@@ -52,7 +56,7 @@ class Executor(Protocol):
 
 
 def executor_for(case: Case, device: Device, work: Path, threads: int) -> Executor:
-    """The executor of a device; it starts nothing yet."""
+    """The executor of a device."""
     made = ProcessExecutor if device.backend == "cpu" else WorkerExecutor
     return made(case, device, work, threads)
 
@@ -62,6 +66,9 @@ class ProcessExecutor:
 
     def __init__(self, case: Case, device: Device, work: Path, threads: int):
         self._case, self._work, self._threads = case, work, threads
+
+    def start(self) -> None:
+        """Nothing takes long."""
 
     def run(self, library: Path, trial: Trial) -> dict:
         """See Executor."""
@@ -122,6 +129,17 @@ class WorkerExecutor:
             "candidates": True,
         }
         self._worker: Worker | None = None
+        self._ready = False
+
+    def start(self) -> None:
+        """Starts the worker, which imports PyTorch while something else is done."""
+        if self._worker is None:
+            worker = Worker(self._job, self._work, "candidates", self._threads, self._env)
+            self._worker, self._ready = worker, False
+            try:
+                worker.send(START)
+            except Failure as failure:
+                raise self._dead(failure) from None
 
     def run(self, library: Path, trial: Trial) -> dict:
         """See Executor."""
@@ -138,7 +156,14 @@ class WorkerExecutor:
             self._worker = None
 
     def _ask(self, library: Path, trial: Trial, thorough: bool) -> dict:
-        worker = self._worker = self._worker or self._start()
+        self.start()
+        worker = self._worker
+        if not self._ready:
+            try:
+                worker.answer(START, START_TIMEOUT)
+            except Failure as failure:
+                raise self._dead(failure) from None
+            self._ready = True
         command = {"do": "candidate", "library": str(library), **asdict(trial)}
         try:
             return worker.ask({**command, "thorough": thorough}, trial.timeout)["result"]
@@ -146,10 +171,6 @@ class WorkerExecutor:
             self._worker = None
             return {"status": "failed", "cause": failure.cause, "reason": str(failure)}
 
-    def _start(self) -> Worker:
-        worker = Worker(self._job, self._work, "candidates", self._threads, self._env)
-        try:
-            worker.ask({"do": "prepare"}, START_TIMEOUT)
-        except Failure as failure:
-            raise PrismError(f"device {self._device.name}: no kernel can run: {failure}") from None
-        return worker
+    def _dead(self, failure: Failure) -> PrismError:
+        self._worker = None
+        return PrismError(f"device {self._device.name}: no kernel can run: {failure}")

@@ -1,12 +1,12 @@
 """A process of its own for a system of a benchmark, or for candidates: commands come over pipes.
 
 `python -m prism.measure.runner JOB.json` answers one JSON line on its first standard output for
-each line it is sent: {"do": "prepare"}, {"do": "turn", "state": "cold" | "warm", "seconds": s,
-"samples": n or null}, {"do": "finish"}. It ends when its input ends. All that libraries print goes
-to standard error.
+each line it is sent: {"do": "start"}, {"do": "prepare"}, {"do": "turn", "state": "cold" | "warm",
+"seconds": s, "samples": n or null}, {"do": "finish"}. It ends when its input ends. All that
+libraries print goes to standard error.
 
 Job: see `systems`. A job with `candidates` is instead given one tuning candidate after another:
-{"do": "prepare"}, then {"do": "candidate", ...} (see `candidates`).
+{"do": "start"}, then {"do": "candidate", ...} (see `candidates`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def benchmark(job: Mapping) -> Answer:
 
     def answer(command: Mapping) -> dict:
         nonlocal turns
+        if command["do"] == "start":  # imports and inputs are there by now
+            return {}
         if command["do"] == "prepare":
             found = system.prepare(timer)
             turns = Turns(system.calls, timer)
@@ -54,7 +56,7 @@ def tuning(job: Mapping) -> Answer:
     candidates = Candidates(job)
 
     def answer(command: Mapping) -> dict:
-        return {} if command["do"] == "prepare" else {"result": candidates.run(command)}
+        return {} if command["do"] == "start" else {"result": candidates.run(command)}
 
     return answer
 

@@ -19,13 +19,12 @@ from prism.measure.timers import Call
 from prism.measure.torch_program import from_torch, to_torch
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-FP32_POLICY = "IEEE, no TF32"
 GATE_RUNS = 2
 Tensors = dict[str, torch.Tensor]
 
 
 def set_up(threads: int) -> None:
-    """Threads of PyTorch, no gradients, and fp32 as FP32_POLICY says."""
+    """Threads of PyTorch, no gradients, and fp32 as environment.FP32_POLICY says."""
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     torch.set_float32_matmul_precision("highest")

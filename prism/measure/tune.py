@@ -19,7 +19,7 @@ from prism.codegen.lower import lower
 from prism.errors import PrismError
 from prism.files import write_json, write_text
 from prism.instantiate.concrete import Concrete
-from prism.measure.compile import Compiled, compile_one, compile_trusted, sha256
+from prism.measure.compile import compile_one, compile_trusted, sha256
 from prism.measure.eager_case import prepare_case
 from prism.measure.environment import environment
 from prism.measure.executor import Trial, executor_for
@@ -35,6 +35,7 @@ from prism.program import Program
 from prism.sgraph import SGraph
 
 WINNER, KERNEL = "winner.json", "kernel"
+DOES_NOT_COMPILE = "its kernel does not compile here"
 Proofs = Callable[[Sequence[SGraph]], Sequence[str]]
 
 
@@ -73,6 +74,7 @@ def tune(
     proofs: Proofs | None = None,
     earlier: Mapping | None = None,
     until: float = math.inf,
+    case_dir: Path | None = None,
 ) -> dict:
     """Tries configurations within the budget and stores the winner in `out_dir`.
 
@@ -82,6 +84,8 @@ def tune(
     `earlier` is the result of a tuning of the same program, graphs, strategy and seed that this one
     goes on with: its winner runs again beside what it had not tried. `budget` is of this call
     alone, and at the time `until` (of `time.monotonic`) nothing more is started.
+
+    `case_dir` keeps the case (see `eager_case.prepare_case`) for the next call.
 
     Returns what `winner.json` holds. Without a winner its `status` is "failed", with the reason
     and the counts by cause; that is a result, not an exception. Raises PrismError for a missing
@@ -98,10 +102,10 @@ def tune(
         program, graphs, manifest.options, budget.seed, limit, manifest.scratch_bytes, device
     )
     with work_folder("tune") as work:
-        case = prepare_case(program, work / "case", budget.seed, threads, device)
+        case = prepare_case(program, case_dir or work / "case", budget.seed, threads, device)
         gate = Gate(case)
-        # Else every candidate would fail.
-        compile_trusted(read_source(case, manifest), manifest, work, device)
+        if not manifest.batch:  # else every candidate would fail
+            compile_trusted(read_source(case, manifest), manifest, work, device)
         executor = executor_for(case, device, work, threads)
         race = Race(executor, manifest, device, work, threads, limits, progress)
         race.until = until
@@ -109,6 +113,7 @@ def tune(
         concretes = {}
         try:
             if not blind(controls):
+                executor.start()
                 concretes = _again(race, manifest, earlier)
                 concretes |= _tune(race, chooser, space, manifest, budget, start, proofs, known)
             winner = race.finals()
@@ -286,8 +291,9 @@ def read_winner(winner_dir: Path) -> dict:
         raise PrismError(f"{path} is damaged: not JSON; remove it and tune again") from None
 
 
-def rebuild(winner_dir: Path, winner: dict, device: Device, work: Path) -> Compiled:
-    """Compiles the stored source of a winner after checking that it is the one that won."""
+def stored_source(winner_dir: Path, winner: dict, device: Device) -> str:
+    """The stored source of a winner. Raises PrismError when it is not the one that won, or is for
+    another backend than the device's."""
     if winner["backend"] != device.backend:
         raise PrismError(
             f"{winner_dir}: its kernel is for the backend {winner['backend']}, "
@@ -301,10 +307,7 @@ def rebuild(winner_dir: Path, winner: dict, device: Device, work: Path) -> Compi
         raise PrismError(f"cannot read {path}: {error.strerror or error}") from None
     if sha256(source) != winner["source_sha256"]:
         raise PrismError(f"{path} is not the source that won: its sha256 differs; tune again")
-    compiled = compile_one(source, manifest, work, device=device)
-    if compiled.library is None:
-        raise PrismError(f"{path} does not compile here: {compiled.error}")
-    return compiled
+    return source
 
 
 def replay(winner_dir: Path, device: Device, threads: int, seed: int | None = None) -> dict:
@@ -319,7 +322,10 @@ def replay(winner_dir: Path, device: Device, threads: int, seed: int | None = No
     concrete = Concrete.from_json(winner["concrete"])
     seed = winner["budget"]["seed"] if seed is None else seed
     with work_folder("replay") as work:
-        compiled = rebuild(winner_dir, winner, device, work)
+        source = stored_source(winner_dir, winner, device)
+        compiled = compile_one(source, BACKENDS[device.backend], work, device=device)
+        if compiled.library is None:
+            raise PrismError(f"{winner_dir}: {DOES_NOT_COMPILE}: {compiled.error}")
         case = prepare_case(concrete.program, work / "case", seed, threads, device)
         if reason := blind(Gate(case).controls()):
             return {"status": "failed", "reason": reason, "verdict": None, "median_us": None}

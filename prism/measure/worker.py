@@ -46,13 +46,20 @@ class Worker:
 
     def ask(self, command: dict, timeout: float) -> dict:
         """Sends a command and waits for its answer."""
-        what = command["do"] if command["do"] != "turn" else f"a {command['state']} turn"
+        self.send(command)
+        return self.answer(command, timeout)
+
+    def send(self, command: dict) -> None:
+        """Sends a command; `answer` waits for what it gives."""
         try:
             self._process.stdin.write(json.dumps(command).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
-            raise self._ended(what) from None
-        answer = self._answer(what, timeout)
+            raise self._ended(_what(command)) from None
+
+    def answer(self, command: dict, timeout: float) -> dict:
+        """The answer to a command that was sent."""
+        answer = self._answer(_what(command), timeout)
         for status in ("failed", "unavailable"):
             if status in answer:
                 self.close()
@@ -93,3 +100,8 @@ class Worker:
         for stream in (self._process.stdin, self._process.stdout, self._stderr):
             with contextlib.suppress(OSError):
                 stream.close()
+
+
+def _what(command: dict) -> str:
+    """A command in words."""
+    return command["do"] if command["do"] != "turn" else f"a {command['state']} turn"

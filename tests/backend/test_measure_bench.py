@@ -303,7 +303,7 @@ def test_a_time_below_that_of_reading_is_suspect(tmp_path):
     [
         (KERNEL % 63, {}, "1 of 64 elements were never written"),
         (KERNEL % 64, {"source_sha256": "0"}, "is not the source that won"),
-        ("int x = ;", {}, "does not compile here"),
+        ("int x = ;", {}, "its kernel does not compile here: error:"),
         ("int x;", {}, "prism_run"),
         (KERNEL % 64, {"status": "failed", "reason": "none of 3 passed"}, "none of 3 passed"),
     ],
