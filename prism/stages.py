@@ -212,14 +212,7 @@ def pack(own: dict[str, str], overrides: Sequence[str]) -> None:
     with given.reading("pack"):
         names = {workload["name"]: workload for workload in data["cases"].values()}
         programs = {name: config.program_of(workload) for name, workload in names.items()}
-    found = {}
-    for name, program in programs.items():
-        if graphs:
-            found[name] = given.search_result(f"{graphs}/{name}.json", program)
-        else:
-            found[name] = _run_search(json.loads(planned["search"][name]), True)
-        if given.interrupted(found[name]) and not graphs:
-            raise KeyboardInterrupt
+    found = _searches(programs.values(), graphs, planned)
     with terminal.progress("pack") as progress:
         manifest = run(data, found, out, progress)
     terminal.packed(out, manifest)
