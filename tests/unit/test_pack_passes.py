@@ -1,0 +1,230 @@
+"""The order in which a packed folder is measured, with tuning and timing that cost no time."""
+
+import json
+
+import pytest
+
+from prism import cli
+from prism.errors import PrismError
+from prism.measure import suite as module
+from prism.measure.bench import LATE
+from prism.measure.folder import read_folder
+from prism.measure.rows import Row, read_rows, write_rows
+from prism.measure.suite import STATE, Suite, read_state
+from prism.measure.tune import read_winner
+
+CASES = ["rmsnorm@d=256,n=4", "attention@b=1,d=64,g=2,h=128"]
+FIRST, SECOND = CASES
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("pack") / "packed"
+    small = ["suite=smoke", "baseline=[eager]", "pack.graphs=2", "pack.points=10"]
+    assert cli.main(["pack", *small, "tune.count=10", "tune.seconds=40", f"out={out}"]) == 0
+    return read_folder(out)
+
+
+class Machine:
+    """Stands for tuning and timing: each call moves its clock, and is remembered.
+
+    A tuning tries one configuration for each 2 seconds it may take, at least one, and each is
+    faster than the one before while `improving`.
+    """
+
+    def __init__(self):
+        self.now, self.calls, self.improving = 0.0, [], True
+        self.breaks: dict = {}  # (stage, case) -> what it raises
+
+    def monotonic(self):
+        return self.now
+
+    def tune(self, program, graphs, device, budget, out, threads, *, context, **given):
+        case = context["case"]
+        self.calls.append(("tune", case, budget.count, budget.seconds))
+        assert graphs and device.name == "cpu" and given["strategy"].propose
+        self.now += 1.0
+        if error := self.breaks.get(("tune", case)):
+            raise error
+        earlier = given["earlier"]
+        known = list(earlier["candidates"]) if earlier else []
+        new = min(budget.count, max(1, int(budget.seconds / 2)))
+        if self.now >= given["until"]:
+            new = 0
+        self.now += 2.0 * new
+        records = known + [{"digest": f"d{len(known) + n}"} for n in range(new)]
+        best = records[-1] if self.improving else records[0]
+        found = {"status": "ok", "reason": "", "tried": len(records), "candidates": records}
+        found |= {"digest": best["digest"], "seconds": {"tune": 1.0, "compile": 1.0}, **context}
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "winner.json").write_text(json.dumps(found))
+        (out / "kernel.cpp").write_text(best["digest"])
+        return found
+
+    def bench(self, program, winner, baselines, settings, out, context):
+        case = f"{context['workload']}@{context['config']}"
+        self.calls.append(("bench", case))
+        self.now += 10.0
+        if error := self.breaks.get(("bench", case)):
+            raise error
+        assert [spec.name for spec in baselines] == ["eager"]
+        assert baselines[0].adapter.endswith("baselines/eager/adapter.py")
+        late = self.now > settings.until
+        kept = {k: v for k, v in context.items() if k in Row.__dataclass_fields__}
+        row = Row(**kept, shape={}, dtype=program.dtype, system="prism", device="cpu")
+        row.variant = read_winner(winner)["digest"]
+        row.reason = LATE if late else "of no machine"
+        write_rows(out, [row.to_json()])
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    found = Machine()
+    monkeypatch.setattr(module, "tune", found.tune)
+    monkeypatch.setattr(module, "bench", found.bench)
+    monkeypatch.setattr(module.time, "monotonic", found.monotonic)
+    return found
+
+
+def measure(packed, out, seconds=None):
+    """Cases without a row, and the lines that were said."""
+    said = []
+    missing = Suite(packed, "cpu", out, seconds, 1, said.append).run()
+    return missing, said
+
+
+def stages(machine):
+    return [call[:2] for call in machine.calls]
+
+
+def rows(out, case):
+    return read_rows(out / f"bench/{case}.jsonl")
+
+
+def test_without_a_limit_each_case_gets_its_whole_budget_once(packed, tmp_path, machine):
+    missing, said = measure(packed, tmp_path)
+    assert missing == []
+    assert machine.calls == [
+        ("tune", FIRST, 10, 40),
+        ("bench", FIRST),
+        ("tune", SECOND, 10, 40),
+        ("bench", SECOND),
+    ]
+    assert [line.partition(":")[0] for line in said] == CASES
+    assert said[0].endswith(": prism of no machine (10 configurations tried)")
+    for case, digest in zip(CASES, ("d9", "d9"), strict=True):
+        (row,) = rows(tmp_path, case)
+        assert (row["variant"], row["config"]) == (digest, case.partition("@")[2])
+        assert row["search"] and row["config_hash"]
+        tuned = read_winner(tmp_path / "tune" / case)
+        assert (tuned["strategy"], tuned["budget"]["count"]) == ("random", 10)
+        assert (tmp_path / "tune" / case / "kernel.cpp").read_text() == digest
+    assert read_state(tmp_path)["device"] == "cpu"
+    assert measure(packed, tmp_path) == ([], []), "what is done is not done again"
+    assert len(machine.calls) == 4
+
+
+def test_a_limit_gives_every_case_a_row_and_then_deepens(packed, tmp_path, machine):
+    missing, said = measure(packed, tmp_path, seconds=70)
+    assert missing == []
+    assert stages(machine)[:4] == [
+        *(("tune", FIRST), ("bench", FIRST)),
+        *(("tune", SECOND), ("bench", SECOND)),
+    ]
+    (_, _, count, seconds) = machine.calls[0]
+    assert count == 10 and seconds == pytest.approx(0.4 * 70 / 2)
+    (_, _, _, seconds) = machine.calls[2]
+    spent = 1 + 2 * 7 + 10
+    assert seconds == pytest.approx(0.4 * (70 - spent)), "the share is of what is left"
+    deeper = machine.calls[4:]
+    assert deeper[0][:3] == ("tune", FIRST, 3), "it goes on with what was not tried"
+    assert ("bench", FIRST) in deeper, "another winner is timed anew"
+    assert machine.now <= 70
+    for case in CASES:
+        assert rows(tmp_path, case)[0]["variant"] == read_winner(tmp_path / "tune" / case)["digest"]
+
+
+def test_the_same_winner_is_not_timed_again(packed, tmp_path, machine):
+    machine.improving = False
+    measure(packed, tmp_path, seconds=70)
+    assert stages(machine).count(("bench", FIRST)) == 1
+    assert stages(machine).count(("tune", FIRST)) == 2
+
+
+def test_the_limit_holds_and_the_next_call_goes_on(packed, tmp_path, machine):
+    missing, _ = measure(packed, tmp_path, seconds=9)
+    assert missing == CASES and machine.now <= 9 + 10
+    assert not (tmp_path / "bench").exists(), "half of a comparison is no row"
+    tuned = read_winner(tmp_path / "work" / FIRST)["tried"]
+    assert tuned > 0
+    machine.calls.clear()
+    missing, _ = measure(packed, tmp_path, seconds=30)
+    assert machine.calls[0] == ("bench", FIRST), "tuned already"
+    assert missing == []
+
+
+def test_passes_end_when_all_is_tried(packed, tmp_path, machine):
+    measure(packed, tmp_path, seconds=10_000)
+    assert [read_winner(tmp_path / "tune" / case)["tried"] for case in CASES] == [10, 10]
+    assert machine.now < 100
+
+
+@pytest.mark.parametrize("error", [PrismError("no compiler"), IndexError("a fault"), ValueError()])
+def test_a_case_that_fails_is_a_row_and_the_next_goes_on(packed, tmp_path, machine, error):
+    machine.breaks = {("tune", FIRST): error, ("bench", SECOND): error}
+    missing, said = measure(packed, tmp_path)
+    assert missing == [] and len(said) == 2
+    winner = read_winner(tmp_path / "tune" / FIRST)
+    assert winner["status"] == "failed" and winner["reason"].startswith("tuning: ")
+    (row,) = rows(tmp_path, SECOND)
+    assert row["status"] == "failed" and row["reason"].startswith("benchmark: ")
+    assert str(error) in row["reason"]
+    assert (row["workload"], row["shape"]["h"], row["device"]) == ("attention", 128, "cpu")
+    assert row["config_hash"] == packed.cases("cpu")[1].config_hash
+    machine.breaks = {}
+    measure(packed, tmp_path, seconds=100)
+    assert read_winner(tmp_path / "tune" / FIRST)["status"] == "ok", "more time tries it again"
+
+
+def test_a_full_disk_ends_all(packed, tmp_path, machine):
+    machine.breaks = {("tune", FIRST): OSError(28, "No space left on device")}
+    with pytest.raises(OSError, match="No space left"):
+        measure(packed, tmp_path)
+    assert machine.calls == [("tune", FIRST, 10, 40)]
+
+
+def test_what_was_timed_but_not_published_is_published(packed, tmp_path, machine):
+    """As when it is killed between the two."""
+    measure(packed, tmp_path)
+    (tmp_path / f"bench/{FIRST}.jsonl").unlink()
+    (tmp_path / f"tune/{FIRST}/winner.json").unlink()
+    (tmp_path / f"tune/{FIRST}/kernel.py").write_text("of an older one")
+    machine.calls.clear()
+    assert measure(packed, tmp_path) == ([], [])
+    assert machine.calls == []
+    assert rows(tmp_path, FIRST)[0]["variant"] == "d9"
+    names = {path.name for path in (tmp_path / f"tune/{FIRST}").iterdir()}
+    assert names == {"winner.json", "kernel.cpp"}
+
+
+def test_other_settings_are_measured_anew_and_another_device_is_refused(packed, tmp_path, machine):
+    measure(packed, tmp_path)
+    state = json.loads((tmp_path / STATE).read_text())
+    state["cases"][FIRST]["key"] = "of other graphs"
+    (tmp_path / STATE).write_text(json.dumps(state))
+    machine.calls.clear()
+    _, said = measure(packed, tmp_path)
+    assert said[0] == f"{FIRST}: measured with other settings before; measured anew"
+    assert stages(machine) == [("tune", FIRST), ("bench", FIRST)]
+    (tmp_path / STATE).write_text(json.dumps(state | {"device": "h200"}))
+    with pytest.raises(PrismError, match="holds measurements of device h200; choose another out="):
+        measure(packed, tmp_path)
+
+
+def test_only_one_measures_into_a_folder(packed, tmp_path, machine):
+    with (
+        module._only(tmp_path),
+        pytest.raises(PrismError, match="another measurement is at work there"),
+    ):
+        measure(packed, tmp_path)
+    assert measure(packed, tmp_path)[0] == []
