@@ -23,7 +23,8 @@ from prism.model.device import Gpu
 
 BATCH = 10  # samples between two synchronizations
 WARM_UPS = 3
-DIRECT_CALLS = 10
+DIRECT_CALLS, DIRECT_SECONDS = 10, 0.02  # at most; a slow candidate is called once
+ENQUEUED = 3  # samples, to see what the host needs
 AHEAD = 2.0  # the device is busy this times as long as the host needs to enqueue a sample
 LEAST_AHEAD_US, MOST_AHEAD_US = 20.0, 5000.0
 
@@ -101,9 +102,9 @@ class CudaTimer:
         self._enqueue(call, cold=True)
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(BATCH):
+        for _ in range(ENQUEUED):
             self._enqueue(call, cold=True)
-        needed = (time.perf_counter() - start) / BATCH * 1e6
+        needed = (time.perf_counter() - start) / ENQUEUED * 1e6
         torch.cuda.synchronize()
         self._ahead_us = min(MOST_AHEAD_US, max(LEAST_AHEAD_US, AHEAD * needed))
 
@@ -121,8 +122,8 @@ def _warm_up(call: Call) -> None:
 
 def _direct(call: Call) -> float:
     """Median microseconds on the host from a call to the end of what it launched."""
-    samples = []
-    for _ in range(DIRECT_CALLS):
+    samples: list[float] = []
+    while len(samples) < DIRECT_CALLS and sum(samples) < DIRECT_SECONDS * 1e6:
         start = time.perf_counter()
         call()
         torch.cuda.synchronize()

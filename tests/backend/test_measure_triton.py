@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from codegen_graphs import rmsnorm, rmsnorm_library
+from devices import A100, INTERPRETER
 
 from prism.errors import PrismError
 from prism.measure import bench as benching
@@ -15,15 +16,12 @@ from prism.measure.eager_case import prepare_case
 from prism.measure.executor import Trial, WorkerExecutor
 from prism.measure.race import Limits
 from prism.measure.tune import TuneBudget, read_winner, replay, tune
-from prism.model.device import CPU, Device, Gpu
+from prism.model.device import CPU
 from prism.program import Builder
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
 ROOT = Path(__file__).parents[2]
-RATES = {"fp16": 312.0, "bf16": 312.0, "fp32": 19.5}
-GPU = Gpu(80, 108, 1410, 1555, 40, 163, 164, 65536, 2048, 32, 3.0, 19.5, RATES)
-DEVICE = Device("interpreter", "triton", GPU)
 LIMITS = Limits(first_seconds=0.01, final_seconds=0.01, child_timeout=60)
 SHAPE = (4, 32, 24, "fp16")
 
@@ -75,7 +73,9 @@ def worker(tmp_path_factory):
     b = Builder("triple", {"n": 4, "d": 16}, "fp32")
     program = b.build(O=b.scale(b.input("X", "n d"), 3))
     work = tmp_path_factory.mktemp("work")
-    made = WorkerExecutor(prepare_case(program, work / "case", 0, 1, DEVICE), DEVICE, work, 1)
+    made = WorkerExecutor(
+        prepare_case(program, work / "case", 0, 1, INTERPRETER), INTERPRETER, work, 1
+    )
     yield made
     made.close()
 
@@ -158,12 +158,11 @@ def test_a_device_on_which_nothing_runs_is_one_clear_line(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     program, _ = rmsnorm(*SHAPE)
-    device = Device("a100", "triton", GPU)
     work = tmp_path / "work"
-    case = prepare_case(program, work / "case", 0, 1, device)
+    case = prepare_case(program, work / "case", 0, 1, A100)
     assert case.eager() is None and case.eager_record["reason"]
     with pytest.raises(PrismError, match="device a100: no kernel can run: ") as raised:
-        WorkerExecutor(case, device, work, 1).run(tmp_path / "none.py", Trial())
+        WorkerExecutor(case, A100, work, 1).run(tmp_path / "none.py", Trial())
     assert "\n" not in str(raised.value)
 
 
@@ -173,7 +172,7 @@ def tuned(request, tmp_path_factory):
     program, graph = request.param(*SHAPE)
     out = tmp_path_factory.mktemp("tuned") / "case"
     budget = TuneBudget(count=2, seconds=120, seed=1)
-    return program, out, tune(program, [("g", graph)], DEVICE, budget, out, 1, limits=LIMITS)
+    return program, out, tune(program, [("g", graph)], INTERPRETER, budget, out, 1, limits=LIMITS)
 
 
 def test_tuning_stores_a_module_with_what_the_compiler_says_of_it(tuned):
@@ -191,7 +190,7 @@ def test_tuning_stores_a_module_with_what_the_compiler_says_of_it(tuned):
 
 def test_a_module_is_replayed_and_not_on_another_backend(tuned):
     _, out, result = tuned
-    again = replay(out, DEVICE, 1)
+    again = replay(out, INTERPRETER, 1)
     assert again["status"] == "ok" and again["median_us"] > 0
     assert again["verdict"]["error"] == result["error"]
     with pytest.raises(PrismError, match="its kernel is for the backend triton, device cpu has"):
@@ -204,7 +203,7 @@ def test_the_rows_of_a_device_with_a_model(tuned, tmp_path, monkeypatch):
         BaselineSpec(name, str(ROOT / f"baselines/{name}/adapter.py")) for name in ("eager", "sdpa")
     ]
     settings = BenchSettings(
-        device=DEVICE, rounds=2, seconds=0.2, repetitions=5, threads=1, read_tolerance=0.0
+        device=INTERPRETER, rounds=2, seconds=0.2, repetitions=5, threads=1, read_tolerance=0.0
     )
     rows = bench(program, out, specs, settings, tmp_path / "rows.jsonl", {"config": "small"})
     found = {row["system"]: row for row in rows}

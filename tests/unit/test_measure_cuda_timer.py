@@ -7,15 +7,13 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+from devices import A100
 
 pytest.importorskip("torch")
 
 from prism.measure import cuda_timer
 from prism.measure.timers import Turns
-from prism.model.device import Gpu
 
-RATES = {"fp16": 312.0, "bf16": 312.0, "fp32": 19.5}
-GPU = Gpu(80, 108, 1410, 1555, 40, 163, 164, 65536, 2048, 32, 3.0, 19.5, RATES)
 MIB = 1 << 20
 
 
@@ -109,7 +107,7 @@ def calls_on(cuda, count=3):
 
 
 def test_a_sample_is_a_replay_between_events_with_the_l2_flushed_before(cuda):
-    timer = cuda_timer.CudaTimer(GPU)
+    timer = cuda_timer.CudaTimer(A100.gpu)
     assert 4 * timer._buffer.shape == 2 * 40 * MIB
     ready = timer.prepare(calls_on(cuda))
     assert timer.name == "CUDA events around one replay of a CUDA graph"
@@ -125,7 +123,7 @@ def test_a_sample_is_a_replay_between_events_with_the_l2_flushed_before(cuda):
 
 
 def test_as_many_samples_as_are_asked_for_in_turns_that_go_round(cuda):
-    timer = cuda_timer.CudaTimer(GPU)
+    timer = cuda_timer.CudaTimer(A100.gpu)
     turns = Turns(timer.prepare(calls_on(cuda)), timer)
     cuda.log.clear()
     assert len(turns.run("cold", 0.0, samples=25)) == 25
@@ -140,7 +138,7 @@ def test_as_many_samples_as_are_asked_for_in_turns_that_go_round(cuda):
 
 def test_what_cannot_be_captured_is_timed_as_it_is_and_says_so(cuda):
     cuda.fails = True
-    timer, calls = cuda_timer.CudaTimer(GPU), calls_on(cuda)
+    timer, calls = cuda_timer.CudaTimer(A100.gpu), calls_on(cuda)
     assert timer.prepare(calls) == calls
     assert timer.name == (
         "CUDA events around one direct call; not captured: "
@@ -153,9 +151,9 @@ def test_what_cannot_be_captured_is_timed_as_it_is_and_says_so(cuda):
 def test_the_device_is_busy_for_longer_than_the_host_needs(cuda, monkeypatch):
     clock = iter(range(10_000))
     monkeypatch.setattr(cuda_timer.time, "perf_counter", lambda: next(clock) * 1e-3)
-    timer = cuda_timer.CudaTimer(GPU)
+    timer = cuda_timer.CudaTimer(A100.gpu)
     timer.prepare(calls_on(cuda))
-    assert timer._ahead_us == pytest.approx(2.0 * 100)  # ten samples enqueued in a millisecond
+    assert timer._ahead_us == pytest.approx(2.0 * 1000 / 3)  # three samples in a millisecond
     timer.time(calls_on(cuda), 0.0, 1, 1)
-    assert cuda.cycles == pytest.approx(200 * 1410, rel=1e-3)
+    assert cuda.cycles == pytest.approx(2000 / 3 * 1410, rel=1e-3)
     assert timer.facts()["captured"] is True and timer.facts()["events_alone_us"] == 0
