@@ -24,6 +24,7 @@ from prism.measure.baseline import BaselineSpec
 from prism.measure.bench import LATE, PRISM, BenchSettings, bench
 from prism.measure.environment import revision
 from prism.measure.folder import Case, Folder
+from prism.measure.lock import work_folder
 from prism.measure.rows import Row, read_rows, write_rows
 from prism.measure.strategy import STRATEGIES, Strategy
 from prism.measure.tune import KERNEL, WINNER, TuneBudget, read_winner, tune
@@ -91,7 +92,7 @@ class Suite:
         Raises PrismError for a folder that is not as it was packed, an `out` that holds another
         device's results or that another run is at work on, and for a disk that cannot be written.
         """
-        with _only(self.out):
+        with _only(self.out), work_folder("suite") as self.cases:
             work = self._start()
             self._first(work)
             if self.seconds is not None:
@@ -190,6 +191,7 @@ class Suite:
                 strategy=one.chooser,
                 earlier=earlier,
                 until=self.until,
+                case_dir=self.cases / one.case.name,
             )
         except FAULTS as error:
             found = _no_winner(one.case, self.settings, f"tuning: {_line(error)}") | told
@@ -232,6 +234,7 @@ class Suite:
                 ),
                 one.folder / _ROWS,
                 context,
+                case_dir=self.cases / one.case.name,
             )
         except FAULTS as error:
             row = self._failed(one, f"benchmark: {_line(error)}", context)

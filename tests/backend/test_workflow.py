@@ -85,6 +85,10 @@ def rows(run):
         }
 
 
+def tuned_cases(run):
+    return run.glob("bench/*.jsonl")
+
+
 def jobs(output):
     """The rules that a dry run would execute."""
     return set(re.findall(r"^rule (\w+):", output, re.MULTILINE))
@@ -136,11 +140,13 @@ def test_a_killed_run_goes_on_and_a_finished_one_does_nothing(tmp_path):
     assert set(results(tmp_path)) == set(finished), "what was deleted is there again"
 
     planned = snakemake(tmp_path, TINY.replace("rounds=2", "rounds=3"), "--dry-run")
-    assert jobs(planned) == {"all", "settings", "bench", "report"}, (
+    assert jobs(planned) == {"all", "settings", "pack", "bench", "report"}, (
         "only what reads the change is done again"
     )
     planned = snakemake(tmp_path, TINY.replace("limit_s=0.3", "limit_s=0.4"), "--dry-run")
     assert jobs(planned) == {"all", "settings", "ablate", "report"}
+    packed = json.loads((run / "pack/manifest.json").read_text())
+    assert packed["device"] == "h200" and set(packed["cases"]) == {p.stem for p in tuned_cases(run)}
     next(run.glob("tune/*/winner.json")).unlink()
     assert jobs(snakemake(tmp_path, TINY, "--dry-run")) == {"all", "tune", "bench", "report"}
 
@@ -211,3 +217,35 @@ def test_overrides_reach_the_run_unchanged(tmp_path):
     options = resolved["baseline"]["eager"]["options"]
     assert options == {"day": "2024-01-01", "nested": {"a": [1000.0, "x y"], "b": "c: d"}}
     assert resolved["overrides"][2] == "workload.d=7e1"
+
+
+def test_on_a_gpu_one_job_measures_all_cases_of_the_packed_folder(tmp_path):
+    """With Triton's interpreter for a GPU: the jobs and files are those of a real one."""
+    pytest.importorskip("triton")
+    own = tmp_path / "own/device"
+    own.mkdir(parents=True)
+    text = (ROOT / "conf/device/h200.yaml").read_text()
+    text = re.sub(r"gpus: \[.*\]", "gpus: []", text).replace("name: h200", "name: interpreter")
+    (own / "interpreter.yaml").write_text(text)
+    overrides = (
+        "suite=smoke suite.workloads=[rmsnorm] "
+        "suite.configs.rmsnorm='[{d: 32, n: 2}, {d: 16, n: 3}]' "
+        "device=interpreter baseline=[eager] tune.count=2 tune.seconds=60 bench.rounds=2 "
+        f"bench.seconds=0.2 pack.graphs=4 pack.points=20 hydra.searchpath=[file://{tmp_path}/own]"
+    )
+    snakemake(tmp_path, overrides)
+    run = tmp_path / "results/smoke-interpreter"
+    for config in ("d=32,n=2", "d=16,n=3"):
+        path = run / f"bench/rmsnorm@{config}.jsonl"
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        verdicts = {row["system"]: row["verdict"] for row in found}
+        assert verdicts == {"prism": "PASSED", "eager": "PASSED", "read": "n/a"}
+        assert {row["dtype"] for row in found} == {"fp16"}
+        assert (run / f"tune/rmsnorm@{config}/kernel.py").exists()
+    assert "Nothing to be done" in snakemake(tmp_path, overrides)
+    (run / "bench/rmsnorm@d=32,n=2.jsonl").unlink()
+    assert jobs(snakemake(tmp_path, overrides, "--dry-run")) == {"all", "profile", "report"}
+    tuned = {p: p.stat().st_mtime_ns for p in (run / "profile").rglob("winner.json")}
+    snakemake(tmp_path, overrides)
+    assert (run / "bench/rmsnorm@d=32,n=2.jsonl").exists()
+    assert {p: p.stat().st_mtime_ns for p in tuned} == tuned, "what was measured is kept"

@@ -34,6 +34,7 @@ class Machine:
 
     def __init__(self):
         self.now, self.calls, self.improving = 0.0, [], True
+        self.case_dirs: dict = {}
         self.breaks: dict = {}  # (stage, case) -> what it raises
 
     def monotonic(self):
@@ -42,6 +43,7 @@ class Machine:
     def tune(self, program, graphs, device, budget, out, threads, *, context, **given):
         case = context["case"]
         self.calls.append(("tune", case, budget.count, budget.seconds))
+        self.case_dirs[program.name] = given["case_dir"]
         assert graphs and device.name == "cpu" and given["strategy"].propose
         self.now += 1.0
         if error := self.breaks.get(("tune", case)):
@@ -61,7 +63,8 @@ class Machine:
         (out / "kernel.cpp").write_text(best["digest"])
         return found
 
-    def bench(self, program, winner, baselines, settings, out, context):
+    def bench(self, program, winner, baselines, settings, out, context, case_dir):
+        assert case_dir == self.case_dirs.get(program.name, case_dir), "prepared once for both"
         case = f"{context['workload']}@{context['config']}"
         self.calls.append(("bench", case))
         self.now += 10.0
