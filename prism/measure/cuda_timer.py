@@ -40,6 +40,7 @@ class CudaTimer:
         self._seen = torch.zeros((), dtype=torch.int32, device="cuda")
         self._ahead_us = 100.0
         self._facts: dict[str, object] = {}
+        self._floor: dict[str, float] = {}
 
     def prepare(self, calls: Sequence[Call]) -> list[Call]:
         """Replays of the calls, captured one by one; the calls themselves where that fails."""
@@ -53,9 +54,9 @@ class CudaTimer:
             found = list(calls)
             why = " ".join(str(error).split())[:200]
             self.name = f"CUDA events around one direct call; not captured: {why}"
-        self._facts["captured"] = found[0] is not calls[0]
+        captured = found[0] is not calls[0]
         self._calibrate(found[0])
-        self._facts["events_alone_us"] = median(self.time([lambda: None], 0.0, BATCH, BATCH))
+        self._facts |= {"captured": captured, **self._least(captured)}
         return found
 
     def time(
@@ -78,8 +79,22 @@ class CudaTimer:
         return samples
 
     def facts(self) -> dict:
-        """`direct_call_us`: from the host, launches and all; `events_alone_us`: around nothing."""
+        """`direct_call_us`: a call from the host, launches and all; `captured`: whether it is
+        replayed; `events_alone_us`: a sample of nothing; `least_replay_us`: of a graph of one
+        kernel that does nothing to speak of, which is in every replay's time."""
         return dict(self._facts)
+
+    def _least(self, captured: bool) -> dict[str, float]:
+        """What a sample takes at least; each is measured once."""
+        if "events_alone_us" not in self._floor:
+            self._floor["events_alone_us"] = self._median(_nothing)
+        if captured and "least_replay_us" not in self._floor:
+            (tiny,) = _captured([lambda: self._seen.add_(1)])
+            self._floor["least_replay_us"] = self._median(tiny)
+        return self._floor
+
+    def _median(self, call: Call) -> float:
+        return median(self.time([call], 0.0, BATCH, BATCH))
 
     def _batch(self, calls: Sequence[Call], cold: bool) -> list[float]:
         events = [self._enqueue(call, cold) for call in calls]
@@ -107,6 +122,10 @@ class CudaTimer:
         needed = (time.perf_counter() - start) / ENQUEUED * 1e6
         torch.cuda.synchronize()
         self._ahead_us = min(MOST_AHEAD_US, max(LEAST_AHEAD_US, AHEAD * needed))
+
+
+def _nothing() -> None:
+    """What events are recorded around to see what they take themselves."""
 
 
 def _warm_up(call: Call) -> None:

@@ -34,7 +34,8 @@ def test_times_are_those_of_the_work_and_grow_with_it(timer):
         gigabytes_a_second = 2 * mib * MIB / found[mib] / 1e3
         assert 100 < gigabytes_a_second < 20_000
         facts = timer.facts()
-        assert facts["captured"] is True and 0 <= facts["events_alone_us"] < 20
+        assert facts["captured"] is True
+        assert 0 <= facts["events_alone_us"] < facts["least_replay_us"] < 50
         assert facts["direct_call_us"] > 0.5 * found[mib]
     assert 4 < found[512] / found[64] < 16
 

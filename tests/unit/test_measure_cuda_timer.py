@@ -76,13 +76,16 @@ class FakeCuda:
 
 
 class Buffer:
-    """Only zeroed and reduced."""
+    """Only zeroed, reduced and added to."""
 
     def __init__(self, shape, log):
         self.shape, self.log = shape, log
 
     def zero_(self):
         self.log("flush")
+
+    def add_(self, one):
+        self.log("tiny")
 
 
 @pytest.fixture
@@ -156,4 +159,9 @@ def test_the_device_is_busy_for_longer_than_the_host_needs(cuda, monkeypatch):
     assert timer._ahead_us == pytest.approx(2.0 * 1000 / 3)  # three samples in a millisecond
     timer.time(calls_on(cuda), 0.0, 1, 1)
     assert cuda.cycles == pytest.approx(2000 / 3 * 1410, rel=1e-3)
-    assert timer.facts()["captured"] is True and timer.facts()["events_alone_us"] == 0
+    cuda.costs = {"tiny": 0.002, "sleep": 1.0, "flush": 1.0}
+    timer = cuda_timer.CudaTimer(A100.gpu)
+    timer.prepare(calls_on(cuda))
+    found = timer.facts()
+    assert found["captured"] is True and found["direct_call_us"] > 0
+    assert (found["events_alone_us"], found["least_replay_us"]) == (0.0, 2.0)

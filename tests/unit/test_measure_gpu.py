@@ -16,7 +16,8 @@ import sys
 known = {{"index": "0", "name": "NVIDIA A100", "driver_version": "550.1",
     "memory.total": "40960 MiB", "persistence_mode": "Enabled", "power.limit": "400.00 W",
     "clocks.max.sm": "1410 MHz", "clocks.max.memory": "1215 MHz", "mig.mode.current": "Disabled",
-    "clocks.sm": "1095 MHz", "clocks.mem": "1215 MHz", "power.draw": "61.00 W", "temperature.gpu": "33", "pstate": "P0",
+    "clocks.sm": "1095 MHz", "clocks.mem": "1215 MHz", "power.draw": "61.00 W",
+    "temperature.gpu": "33", "pstate": "P0",
     "clocks_throttle_reasons.active": "0x0000000000000001"}}
 values = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:])
 known["uuid"] = {{"0": "GPU-aa", "1": "GPU-bb"}}.get(values["id"], values["id"])
