@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from codegen_graphs import attention
 
 from prism.errors import PrismError
 from prism.measure import bench as benching
@@ -121,6 +122,18 @@ def test_torch_compile_is_compiled_and_never_recompiled_while_timed(tmp_path):
     evidence = row["evidence"]
     assert (evidence["graphs"], evidence["lowered"], evidence["recompiles"]) == (1, 1, 0)
     assert evidence["mode"] == "max-autotune" and row["compile_seconds"] > 0.1
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_an_expert_s_attention_passes_the_gate_beside_eager(tmp_path, dtype):
+    program, _ = attention(1, 2, 4, 64, 16, 16, dtype)
+    spec = BaselineSpec("sdpa", str(ROOT / "baselines/sdpa/adapter.py"))
+    rows = bench(program, None, [EAGER, spec], settings(), tmp_path / "rows.jsonl", {})
+    found = by_system(rows)
+    for name in ("eager", "sdpa"):
+        row = found[name]
+        assert row["status"] == "ok" and row["verdict"] == "PASSED", row["reason"]
+        assert row["n"] >= 9 and row["warm_n"] >= 9
 
 
 BODIES = {
