@@ -21,9 +21,16 @@ from prism.errors import PrismError
 from prism.instantiate.concrete import Concrete
 from prism.instantiate.sampling import sample
 from prism.measure.environment import revision
-from prism.measure.folder import FORMAT, MANIFEST, digest, program_hash, read_folder
+from prism.measure.folder import (
+    FORMAT,
+    MANIFEST,
+    STATE,
+    digest,
+    program_hash,
+    read_folder,
+    read_state,
+)
 from prism.measure.rows import read_rows
-from prism.measure.suite import STATE, read_state
 from prism.measure.tune import KERNEL, WINNER, read_winner
 from prism.model.device import Device
 from prism.model.rank import rank

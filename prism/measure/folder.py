@@ -20,6 +20,7 @@ from prism.sgraph import SGraph
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+STATE = "measured.json"  # beside what was measured: of which device and settings
 _AGAIN = "pack it again with `prism pack`"
 
 
@@ -134,3 +135,24 @@ def read_folder(path: Path) -> Folder:
             for kind in ("graphs", "search"):
                 data["files"][f"{kind}/{data['cases'][case]['program']['name']}.json"]
     return folder
+
+
+def read_state(out: Path) -> dict:
+    """What `out` holds measurements of. Raises PrismError where there are none."""
+    path = Path(out) / STATE
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        why = error.strerror
+        raise PrismError(
+            f"cannot read {path}: {why}; `python -m prism.measure` writes it"
+        ) from None
+    except ValueError:
+        raise PrismError(f"{path} is damaged: not JSON; measure into another folder") from None
+    with reading(str(path)):
+        if data["format"] != FORMAT:
+            raise PrismError(f"format {data['format']!r}, this version of Prism reads {FORMAT}")
+        data["device"] + ""
+        for entry in data["cases"].values():
+            entry["key"], entry["seconds"]
+    return data

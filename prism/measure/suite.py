@@ -11,29 +11,27 @@ winner; `work/CASE`, where tuning goes on; and `measured.json`, which says of wh
 from __future__ import annotations
 
 import fcntl
-import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prism.errors import PrismError, reading
+from prism.errors import PrismError
 from prism.files import write_bytes, write_json
 from prism.measure.baseline import BaselineSpec
 from prism.measure.bench import LATE, PRISM, BenchSettings, bench
 from prism.measure.environment import revision
-from prism.measure.folder import Case, Folder
+from prism.measure.folder import FORMAT, STATE, Case, Folder, read_state
 from prism.measure.lock import work_folder
 from prism.measure.rows import Row, read_rows, write_rows
 from prism.measure.strategy import STRATEGIES, Strategy
 from prism.measure.tune import KERNEL, WINNER, TuneBudget, read_winner, tune
 from prism.model.device import Device
 
-STATE = "measured.json"
-FORMAT = 1
 ROOT = Path(__file__).resolve().parents[2]  # where an adapter's path begins
-FIRST_SHARE = 0.4  # of a case's seconds in the first pass, for tuning
+FIRST_SHARE = 0.25  # of a case's seconds in the first pass, for tuning; compiling baselines is slow
+PREPARE = 30.0  # seconds that a baseline may at least compile; else half more than its share
 LEAST = 5.0  # seconds of a tuning that are worth its start
 FAULTS = (PrismError, ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError)
 FAULTS += (ValueError,)  # that end a case and no other; a disk that is full ends all
@@ -150,7 +148,7 @@ class Suite:
                 break
             if one.winner is None:
                 self._tune(one, FIRST_SHARE * share)
-            self._bench(one)
+            self._bench(one, share)
             self._store(work)
 
     def _deepen(self, work: list[_Work]) -> None:
@@ -164,7 +162,7 @@ class Suite:
                     continue
                 self._tune(one, max(LEAST, share - (one.seconds or 0.0)))
                 if not one.timed:
-                    self._bench(one)
+                    self._bench(one, share)
                     self._store(work)
 
     def _tune(self, one: _Work, seconds: float) -> None:
@@ -203,7 +201,7 @@ class Suite:
 
     # Rows ---------------------------------------------------------------------------------
 
-    def _bench(self, one: _Work) -> None:
+    def _bench(self, one: _Work, share: float) -> None:
         """Times the winner beside the baselines; a failure is a row like any other."""
         start, settings = time.monotonic(), self.settings
         if self.left <= 0:
@@ -230,6 +228,7 @@ class Suite:
                     device=Device.from_json(settings["device"]),
                     threads=self.threads,
                     seed=settings["seed"],
+                    prepare_timeout=min(300.0, max(PREPARE, 1.5 * share)),
                     until=self.until,
                 ),
                 one.folder / _ROWS,
@@ -285,27 +284,6 @@ class Suite:
             shown.append(f"{row['system']} {f'{time_us:.1f} us' if ok else row['reason']}")
         tried = (one.winner or {}).get("tried", 0)
         self.say(f"{one.case.name}: {', '.join(shown)} ({tried} configurations tried)")
-
-
-def read_state(out: Path) -> dict:
-    """What `out` holds measurements of. Raises PrismError where there are none."""
-    path = Path(out) / STATE
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        why = error.strerror
-        raise PrismError(
-            f"cannot read {path}: {why}; `python -m prism.measure` writes it"
-        ) from None
-    except ValueError:
-        raise PrismError(f"{path} is damaged: not JSON; measure into another folder") from None
-    with reading(str(path)):
-        if data["format"] != FORMAT:
-            raise PrismError(f"format {data['format']!r}, this version of Prism reads {FORMAT}")
-        data["device"] + ""
-        for entry in data["cases"].values():
-            entry["key"], entry["seconds"]
-    return data
 
 
 def _no_winner(case: Case, settings: Mapping, reason: str) -> dict:

@@ -12,9 +12,8 @@ from prism import cli, config, files, given, pack
 from prism.errors import PrismError
 from prism.instantiate.sampling import sample
 from prism.measure.__main__ import main as measure
-from prism.measure.folder import program_hash, read_folder
+from prism.measure.folder import STATE, program_hash, read_folder
 from prism.measure.rows import Row, write_rows
-from prism.measure.suite import STATE
 from prism.model.device import Device
 from prism.model.rank import rank
 from prism.program import program_from_json

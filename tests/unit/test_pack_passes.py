@@ -8,9 +8,9 @@ from prism import cli
 from prism.errors import PrismError
 from prism.measure import suite as module
 from prism.measure.bench import LATE
-from prism.measure.folder import read_folder
+from prism.measure.folder import STATE, read_folder, read_state
 from prism.measure.rows import Row, read_rows, write_rows
-from prism.measure.suite import STATE, Suite, read_state
+from prism.measure.suite import Suite
 from prism.measure.tune import read_winner
 
 CASES = ["rmsnorm@d=256,n=4", "attention@b=1,d=64,g=2,h=128"]
@@ -71,6 +71,7 @@ class Machine:
         if error := self.breaks.get(("bench", case)):
             raise error
         assert [spec.name for spec in baselines] == ["eager"]
+        assert module.PREPARE <= settings.prepare_timeout <= 300
         assert baselines[0].adapter.endswith("baselines/eager/adapter.py")
         late = self.now > settings.until
         kept = {k: v for k, v in context.items() if k in Row.__dataclass_fields__}
@@ -136,12 +137,14 @@ def test_a_limit_gives_every_case_a_row_and_then_deepens(packed, tmp_path, machi
         *(("tune", SECOND), ("bench", SECOND)),
     ]
     (_, _, count, seconds) = machine.calls[0]
-    assert count == 10 and seconds == pytest.approx(0.4 * 70 / 2)
+    assert count == 10 and seconds == pytest.approx(module.FIRST_SHARE * 70 / 2)
     (_, _, _, seconds) = machine.calls[2]
-    spent = 1 + 2 * 7 + 10
-    assert seconds == pytest.approx(0.4 * (70 - spent)), "the share is of what is left"
+    spent = 1 + 2 * 4 + 10
+    assert seconds == pytest.approx(module.FIRST_SHARE * (70 - spent)), (
+        "the share is of what is left"
+    )
     deeper = machine.calls[4:]
-    assert deeper[0][:3] == ("tune", FIRST, 3), "it goes on with what was not tried"
+    assert deeper[0][:3] == ("tune", FIRST, 6), "it goes on with what was not tried"
     assert ("bench", FIRST) in deeper, "another winner is timed anew"
     assert machine.now <= 70
     for case in CASES:
