@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from prism.codegen.tile import Contract, Store, TileKernel, TileProgram
 from prism.codegen.triton.axes import Axes
 from prism.instantiate.spans import ceil_div
-from prism.model.device import WARP, Gpu
-from prism.model.fit import kernel_fit
+from prism.model.device import THREAD_REGISTERS, WARP, Gpu
+from prism.model.registers import registers
+from prism.model.shared import operand_bytes
 from prism.model.traffic import tensor_bytes, traffic
 from prism.model.work import warp_groups, whole_work, work
 
@@ -78,34 +79,35 @@ def cost(program: TileProgram, gpu: Gpu) -> Cost:
     )
 
 
-def resident(program: TileProgram, kernel: TileKernel, gpu: Gpu) -> int:
+def resident(program: TileProgram, kernel: TileKernel, axes: Axes, gpu: Gpu) -> int:
     """Modelled number of blocks that a multiprocessor holds at once, at least 1."""
-    warps = program.options["num_warps"]
-    fit = kernel_fit(program, kernel, gpu)
-    return max(
-        1,
-        min(
-            gpu.blocks_sm,
-            gpu.threads_sm // (WARP * warps),
-            gpu.registers // (fit.registers * WARP * warps),
-            gpu.shared_sm_kib * 1024 // (fit.shared_bytes + RESERVED_SHARED),
-        ),
+    threads = WARP * program.options["num_warps"]
+    used = min(registers(program, kernel, axes), THREAD_REGISTERS)
+    shared = operand_bytes(program, kernel, axes, gpu) + RESERVED_SHARED
+    limits = (
+        gpu.blocks_sm,
+        gpu.threads_sm // threads,
+        gpu.registers // (used * threads),
+        gpu.shared_sm_kib * 1024 // shared,
     )
+    return max(1, min(limits))
 
 
 def _kernel_cost(program: TileProgram, kernel: TileKernel, gpu: Gpu) -> Cost:
     axes = Axes(kernel)
     moved, done = traffic(kernel, program.tensors, gpu), work(kernel, axes)
-    warps, stages = program.options["num_warps"], program.options["num_stages"]
-    held = resident(program, kernel, gpu)
+    warps = program.options["num_warps"]
+    held = resident(program, kernel, axes, gpu)
     blocks, at_once = kernel.blocks, held * gpu.sms
     iterations = kernel.loop.count if kernel.loop else 1
-    dot_rate = (
-        gpu.dot_tflops[_dtype(program)] * 1e6 / gpu.sms
-    )  # operations a microsecond and multiprocessor
-    other_rate = gpu.fp32_tflops * 1e6 / 2 / gpu.sms  # the peak counts an FMA as two
+    # Operations a microsecond and multiprocessor; the peak of fp32 counts an FMA as two.
+    dot_rate = gpu.dot_tflops[_dtype(program)] * 1e6 / gpu.sms
+    other_rate = gpu.fp32_tflops * 1e6 / 2 / gpu.sms
     statements = (*kernel.pre, *kernel.body, *kernel.post)
     products = [s for s in statements if isinstance(s, Contract) and axes.is_dot(s)]
+    # Loads run ahead in loops with products alone.
+    piped = iterations > 1 and any(s in kernel.body for s in products)
+    stages = program.options["num_stages"] if piped else 1
     if gpu.arch >= 90 and not all(warp_groups(s, axes, gpu, warps) for s in products):
         dot_rate *= NO_WGMMA
     cycle = 1 / gpu.clock_mhz  # microseconds
@@ -130,10 +132,8 @@ def _kernel_cost(program: TileProgram, kernel: TileKernel, gpu: Gpu) -> Cost:
     def spent(parts: dict[str, float], count: int) -> float:
         longest = max(parts.values())
         depth = stages * ceil_div(count, gpu.sms)
-        moving, computing = (
-            max(parts["memory"], parts["cache"]),
-            parts["products"] + parts["others"],
-        )
+        moving = max(parts["memory"], parts["cache"])
+        computing = parts["products"] + parts["others"]
         return max(longest, moving + computing / depth, computing + moving / depth)
 
     full, rest = divmod(blocks, at_once)

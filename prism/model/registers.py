@@ -18,10 +18,11 @@ from prism.model.roofline import ITEM_BYTES
 from prism.model.shared import reads, writes
 
 OTHERS = 24  # registers for indices, masks and what is being computed
+ADDRESS = 2  # registers
 COPY_BYTES = 16  # of a thread, at most, from one address
 STREAMED = 0.5  # share of a tile that is held when the next statement is its only reader
 FRAGMENT_ROWS, FRAGMENT_COLUMNS = 16, 8  # of the matrix instructions
-SHARED_OUT = 0.5  # share of the fragments of one product that the loop does not change
+SHARED_OUT = 0.25  # share of the fragments of one product that the loop does not change
 
 
 def registers(program: TileProgram, kernel: TileKernel, axes: Axes) -> int:
@@ -67,15 +68,22 @@ class _Registers:
                 used.setdefault(writes(s), []).append(at)
         for name, uses in used.items():
             first, last, words = made[name], uses[-1], self._words(name)
-            if self.looped and first not in self.loop and any(u in self.loop for u in uses):
+            readers = [at for at in uses if name in reads(self.code[at])]
+            if name in self.kernel.buffers and readers and all(map(self._multiplies, readers)):
+                uses = [at for at in uses if at not in readers] or [first]
+                last = uses[-1]  # from there on it is in shared memory
+            elif self.looped and first not in self.loop and any(u in self.loop for u in readers):
                 last = max(last, self.loop[-1])
                 if name in self.kernel.views:  # converted to fp32 once, before the loop
                     words *= 4 / self._item(name)
             if first in self.loop and any(u > self.loop[-1] for u in uses):
                 first = self.loop[0]
-            if isinstance(self.code[first], Load) and uses == [first + 1]:
+            if uses in ([first], [first + 1]):
                 words *= STREAMED
             yield words, first, last
+
+    def _multiplies(self, at: int) -> bool:
+        return self._is_dot(self.code[at])
 
     def _is_dot(self, s: Statement) -> bool:
         return isinstance(s, Contract) and self.axes.is_dot(s)
@@ -93,12 +101,14 @@ class _Registers:
         return max(1.0, self._each(name) * self._item(name) / 4)
 
     def _addresses(self, name: str) -> float:
-        """Registers of the addresses of a view's tile."""
+        """Registers of the addresses of a view's tile: one for each row of a thread, as elements
+        of a row are at constant distances."""
         spans, each = self.kernel.views[name].spans, max(1.0, self._each(name))
-        held, run = self.axes.held(spans), 1.0
+        held, run, rows = self.axes.held(spans), 1.0, each
         if held and held[-1] == spans[-1]:  # neighbours are contiguous
             run = min(COPY_BYTES / self._item(name), self.axes.by_span[held[-1]].size, each)
-        return 2 * each / run
+            rows = prod(self.axes.shape(held[:-1]))
+        return ADDRESS * min(rows, each / run)
 
     def _fragments(self, at: int) -> float:
         """Registers of the left operand's fragments, where they are kept from one product to the

@@ -9,7 +9,7 @@ reductions over several warps, pass through a scratch area. The most that is liv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -26,16 +26,23 @@ from prism.codegen.tile import (
     refs,
 )
 from prism.codegen.triton.axes import Axes
+from prism.instantiate.spans import Span
 from prism.model.device import WARP, Gpu
 from prism.model.roofline import ITEM_BYTES
+from prism.model.work import warp_groups
 
-CONVERTED = 32  # bytes of a thread that a change of layout moves at once, at most
+CONVERTED = 64 << 10  # bytes of the scratch area, at most
 ASYNC_BYTES = 4  # a thread's copy into shared memory moves at least so many contiguous bytes
 
 
 def shared_bytes(program: TileProgram, kernel: TileKernel, axes: Axes, gpu: Gpu) -> int:
-    """Estimated bytes of one block."""
+    """Estimated bytes of one block, rather too many than too few."""
     return _Shared(program, kernel, axes, gpu).total()
+
+
+def operand_bytes(program: TileProgram, kernel: TileKernel, axes: Axes, gpu: Gpu) -> int:
+    """Estimated bytes of one block without the scratch area, which is often small."""
+    return _Shared(program, kernel, axes, gpu).total(scratch=False)
 
 
 def reads(statement: Statement) -> set[str]:
@@ -69,21 +76,23 @@ class _Shared:
         start = len(kernel.pre)
         self.loop = range(start, start + len(kernel.body))
         looped = kernel.loop is not None and kernel.loop.count > 1
+        self.used = self._operands()
         self.ahead = program.options["num_stages"] - 1 if looped else 0
 
-    def total(self) -> int:
+    def total(self, scratch: bool = True) -> int:
         lives = list(self._lives())
         return max(
-            self._scratch(at, s) + sum(x.bytes for x in lives if x.first <= at <= x.last)
+            scratch * self._scratch(s) + sum(x.bytes for x in lives if x.first <= at <= x.last)
             for at, s in enumerate(self.code)
         )
 
     def _lives(self) -> Iterator[_Life]:
-        used = self._operands()
+        used = self.used
         for at, name in self._loads().items():
             piped = at in self.loop and self.ahead and self._feeds_a_product(name)
             if piped and self._copies(name):
-                yield _Life(self.ahead * self._bytes(name), self.loop[0], self.loop[-1])
+                stages = self.ahead + self._asynchronous(used.get(name, []))
+                yield _Life(stages * self._bytes(name), self.loop[0], self.loop[-1])
             elif name in used:
                 yield _Life(self._bytes(name), at, self._last(at, used[name]))
         for name in used.keys() & self.kernel.buffers.keys():
@@ -100,6 +109,11 @@ class _Shared:
                 for name in dict.fromkeys((s.a, s.b)):
                     found.setdefault(name, []).append(at)
         return found
+
+    def _asynchronous(self, users: list[int]) -> bool:
+        """Whether products read a value while the next one is loaded: Hopper's do."""
+        warps = self.program.options["num_warps"]
+        return any(warp_groups(self.code[at], self.axes, self.gpu, warps) for at in users)
 
     def _last(self, first: int, used: list[int]) -> int:
         """The statement until which a value is kept: one made before the loop serves all of it."""
@@ -135,22 +149,29 @@ class _Shared:
     def _bytes(self, name: str) -> int:
         return self._elements(name) * self._item(name)
 
-    def _scratch(self, at: int, s: Statement) -> int:
+    def _scratch(self, s: Statement) -> int:
         """Bytes through which values change their layout, or are reduced over the warps."""
+        return min(CONVERTED, 4 * self._passed(s))
+
+    def _passed(self, s: Statement) -> int:
+        """Elements of that area, each fp32."""
         warps = self.program.options["num_warps"]
-        most = CONVERTED * WARP * warps
+        if isinstance(s, (Load, Store)):
+            return 0 if s.view in self.used else self._elements(s.view)
         if isinstance(s, Contract) and not self.axes.is_dot(s):
-            result = prod(self.axes.shape((*s.batch, *s.rows, *s.cols)))
+            result = self._size((*s.batch, *s.rows, *s.cols))
             narrow = min(map(self._elements, (s.a, s.b)))
-            return max(4 * narrow, min(4 * result * warps, most))
+            return max(narrow, min(warps, self._size((s.inner,))) * result)
         if isinstance(s, Reduce):
-            return min(4 * prod(self.axes.shape(s.spans)) * warps, most)
+            return min(warps, self._size((s.axis,))) * self._size(s.spans)
         out = getattr(s, "out", None)
         if out is None or out.at is None:
             return 0
-        spans = (*s.batch, *s.rows, *s.cols) if isinstance(s, Contract) else s.spans
-        return min(4 * prod(self.axes.shape(spans)), most)
+        return self._size((*s.batch, *s.rows, *s.cols) if isinstance(s, Contract) else s.spans)
+
+    def _size(self, spans: Sequence[Span]) -> int:
+        return prod(self.axes.shape(spans))
 
     def _elements(self, name: str) -> int:
         value = self.kernel.views.get(name) or self.kernel.buffers[name]
-        return prod(self.axes.shape(value.spans))
+        return self._size(value.spans)
