@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from prism.errors import PrismError
+from prism.measure.children import one_line
 from prism.measure.gate import Gate
 from prism.measure.inputs import Case
-from prism.measure.systems import passed_otherwise
 from prism.measure.tensors import Copies, gate_timed, set_up
 from prism.measure.timers import timer_for
 from prism.measure.triton_kernel import TritonKernel
@@ -56,9 +56,7 @@ class Candidates:
 
     def _run(self, command: Mapping) -> dict:
         kernel = TritonKernel(Path(command["library"]), self._case, self._device)
-        verdict = kernel.gate(self._gate, self._copies)
-        if verdict.passed and command["thorough"]:
-            verdict = passed_otherwise(kernel, self._gate, self._copies) or verdict
+        verdict = kernel.gate(self._gate, self._copies, command["thorough"])
         result = {"verdict": verdict.to_json(), "samples_us": [], "cause": "gate"}
         if not verdict.passed:
             return {**result, "status": "failed", "reason": verdict.reason}
@@ -94,8 +92,6 @@ class Candidates:
 
 def _failed(error: Exception) -> dict:
     """What a candidate raised, with its cause."""
-    from prism.measure.runner import one_line
-
     if isinstance(error, PrismError | ImportError | SyntaxError):
         cause = "load"
     elif isinstance(error, torch.OutOfMemoryError | MemoryError):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import prism
+from prism.errors import PrismError
 
 PARENT = "PRISM_PARENT_PID"
 _PR_SET_PDEATHSIG = 1
@@ -69,6 +70,12 @@ def describe(returncode: int, stderr: str = "") -> str:
             name = f"signal {-returncode}"
         return f"killed by {name}{last}"
     return f"exit status {returncode}{last}"
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line; a PrismError by its message alone."""
+    text = " ".join(str(error).split())[:400]
+    return text if isinstance(error, PrismError) else f"{type(error).__name__}: {text}"
 
 
 def out_of_memory(stderr: str) -> bool:

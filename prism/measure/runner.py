@@ -17,9 +17,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from prism.errors import PrismError
 from prism.measure.baseline import Unavailable
-from prism.measure.children import die_with_parent
+from prism.measure.children import die_with_parent, one_line
 from prism.measure.systems import system_of
 from prism.measure.timers import Turns, timer_for
 from prism.model.device import Device
@@ -74,12 +73,6 @@ def serve(job: Mapping, source, sink) -> None:
             found = {"failed": one_line(error)}
         sink.write(json.dumps(found) + "\n")
         sink.flush()
-
-
-def one_line(error: BaseException) -> str:
-    """An exception as one line; a PrismError by its message alone."""
-    text = " ".join(str(error).split())[:400]
-    return text if isinstance(error, PrismError) else f"{type(error).__name__}: {text}"
 
 
 def main(argv: list[str]) -> int:

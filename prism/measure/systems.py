@@ -71,9 +71,7 @@ class ModuleSystem:
 
         gate, verdict = Gate(self.copies.case), None
         if self.gated:
-            verdict = self.kernel.gate(gate, self.copies)
-            if verdict.passed:
-                verdict = passed_otherwise(self.kernel, gate, self.copies) or verdict
+            verdict = self.kernel.gate(gate, self.copies, other_strides=True)
         if verdict is None or verdict.passed:
             self.calls = timer.prepare(self.kernel.rotating_calls(self.copies))
         if verdict is not None and verdict.passed:
@@ -83,14 +81,6 @@ class ModuleSystem:
     def finish(self) -> dict:
         """Nothing to add."""
         return {}
-
-
-def passed_otherwise(kernel, gate: Gate, copies):
-    """The verdict on inputs with other strides when that is not PASSED, else None."""
-    verdict = kernel.gate(gate, copies, otherwise_laid_out=True)
-    if verdict.passed:
-        return None
-    return replace(verdict, reason=f"non-contiguous inputs: {verdict.reason}")
 
 
 class TorchSystem:

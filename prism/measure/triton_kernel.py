@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,6 +14,8 @@ from prism.measure.gating import gate_kernel
 from prism.measure.inputs import Case
 from prism.measure.tensors import Copies, TensorOutputs, octets, strided
 from prism.measure.timers import Call
+
+OTHERWISE = "non-contiguous inputs"
 
 
 class TritonKernel:
@@ -39,11 +42,17 @@ class TritonKernel:
 
         return call
 
-    def gate(self, gate: Gate, copies: Copies, otherwise_laid_out: bool = False) -> Verdict:
-        """Gates the kernel on the first copy, or on a copy with other strides."""
-        inputs, overwritten = copies.sets[0], lambda: copies.overwritten(0)
-        if otherwise_laid_out:
-            inputs, overwritten = strided(inputs), lambda: ""
+    def gate(self, gate: Gate, copies: Copies, other_strides: bool = False) -> Verdict:
+        """Gates the kernel on the first copy, and on one with `other_strides` where asked to."""
+        verdict = self._gate(gate, copies.sets[0], lambda: copies.overwritten(0))
+        if not verdict.passed or not other_strides:
+            return verdict
+        found = self._gate(gate, strided(copies.sets[0]), lambda: "")
+        return found if found.passed else replace(found, reason=f"{OTHERWISE}: {found.reason}")
+
+    def _gate(
+        self, gate: Gate, inputs: Mapping[str, torch.Tensor], overwritten: Callable[[], str]
+    ) -> Verdict:
         outputs = TensorOutputs(self._shapes, self._dtype, self._device)
         call = self.bind(inputs, outputs.tensors)
 
