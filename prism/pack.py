@@ -210,10 +210,25 @@ def unpack(folder: Path, measured: Path, run: Path) -> list[str]:
         content[f"search/{name}.json"] = folder / f"search/{name}.json"
     settings = {k: entry["settings"][k] for k in ("device", "dtype", "tune", "baseline", "bench")}
     resolved = packed.manifest["config"] | settings | {"cases": entry["hashes"]}
+    _check_run(run, entry["hashes"])
     for name, path in content.items():
         files.write_bytes(run / name, path.read_bytes())
     files.write_text(run / "config.yaml", yaml.safe_dump(resolved, sort_keys=False))
     return said + _commits(packed.manifest, commits)
+
+
+def _check_run(run: Path, hashes: Mapping[str, str]) -> None:
+    """Raises PrismError where a run of other settings is, whose config.yaml would be replaced."""
+    import yaml
+
+    path = run / "config.yaml"
+    try:
+        there = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
+        other = there is not None and there.get("cases") != dict(hashes)
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        other = True
+    if other:
+        raise PrismError(f"run={run}: holds a run of other settings; choose another folder")
 
 
 def _winner(folder: Path, program: Program) -> dict[str, Path]:

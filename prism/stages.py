@@ -197,6 +197,7 @@ def growth(own: dict[str, str], overrides: Sequence[str]) -> None:
 def pack(own: dict[str, str], overrides: Sequence[str]) -> None:
     """Writes a folder of proved graphs and settings, which another machine can measure."""
     from prism import config, given
+    from prism.model.device import Device
     from prism.pack import check_place
     from prism.pack import pack as run
     from prism.workflow import plan
@@ -212,6 +213,8 @@ def pack(own: dict[str, str], overrides: Sequence[str]) -> None:
     with given.reading("pack"):
         names = {workload["name"]: workload for workload in data["cases"].values()}
         programs = {name: config.program_of(workload) for name, workload in names.items()}
+        data["pack"]["graphs"], data["pack"]["points"]
+        Device.from_json(data["devices"][data["device"]]["settings"]["device"])
     found = _searches(programs.values(), graphs, planned)
     with terminal.progress("pack") as progress:
         manifest = run(data, found, out, progress)

@@ -113,6 +113,28 @@ def test_a_slice_packs_the_same(packed, tmp_path, capsys):
     assert one | {"created": ""} == other | {"created": ""}
 
 
+@pytest.mark.parametrize(
+    ("edit", "part"),
+    [
+        (lambda d: d.pop("cases"), "`cases` must be an object"),
+        (lambda d: d["devices"].pop("h200"), "pack: 'h200' is missing"),
+        (lambda d: d["pack"].pop("points"), "pack: 'points' is missing"),
+        (lambda d: d["pack"].update(graphs=0), "pack.graphs=0"),
+        (lambda d: d["devices"]["h200"]["settings"]["device"].pop("name"), "'name' is missing"),
+        (lambda d: d["cases"][CASES[0]].pop("formula"), "pack: 'formula' is missing"),
+    ],
+)
+def test_a_bad_slice_is_one_line(packed, tmp_path, capsys, edit, part):
+    from prism.workflow import plan
+
+    data = json.loads(plan(SMALL)["pack"])
+    edit(data)
+    args = (f"slice={json.dumps(data)}", f"graphs={packed / 'search'}", f"out={tmp_path / 'out'}")
+    code, _, (line,) = run(capsys, "pack", *args)
+    assert code == 2 and line.startswith("prism: error: ") and part in line
+    assert not (tmp_path / "out").exists()
+
+
 def test_only_proved_graphs_are_packed(packed, tmp_path, capsys, monkeypatch):
     def half(program):
         return lambda graphs: ["no proof" if n % 2 else "" for n in range(len(graphs))]
@@ -314,6 +336,20 @@ def test_unpacking_makes_the_folder_of_a_run(folder, tmp_path, capsys):
     assert found["workload"] == "rmsnorm"
     code, out, _ = run(capsys, "report", f"run={target}")
     assert code == 0 and (target / "report.html").is_file()
+
+
+def test_the_run_of_other_settings_is_left_alone(folder, tmp_path, capsys):
+    measured(folder)
+    run_folder = tmp_path / "run"
+    args = ("unpack", f"from={folder}", f"run={run_folder}")
+    assert run(capsys, *args)[0] == 0
+    assert run(capsys, *args)[0] == 0, "the same again"
+    for text in ("cases: {a: b}\n", "cases: [", "- 1\n"):
+        (run_folder / "config.yaml").write_text(text)
+        before = contents(run_folder)
+        code, _, (line,) = run(capsys, *args)
+        assert code == 2 and "holds a run of other settings; choose another folder" in line
+        assert contents(run_folder) == before
 
 
 def test_what_was_measured_elsewhere_is_named(folder, tmp_path, capsys):
