@@ -137,8 +137,12 @@ class Race:
         """Failures counted by cause."""
         return dict(Counter(c.cause for c in self.candidates if c.status == "failed"))
 
-    def enter(self, batch: Sequence[Candidate], total: int) -> None:
-        """Lowers and compiles a batch, then gates and times each serially."""
+    def enter(self, batch: Sequence[Candidate], total: int, until: float = math.inf) -> None:
+        """Lowers and compiles a batch, then gates and times each serially.
+
+        At `until` (of `time.monotonic`), once one was tried, the rest is dropped as if it had not
+        been entered.
+        """
         self.candidates += batch
         start = time.perf_counter()
         self._compile(batch)
@@ -147,7 +151,8 @@ class Race:
         with device_lock(self._lock):
             tried = len(self.candidates) - len(batch)
             for number, candidate in enumerate(batch, tried + 1):
-                if self.late:  # those not reached were not tried
+                over = number > 1 and time.monotonic() >= until
+                if self.late or over:  # those not reached were not tried
                     del self.candidates[number - 1 :]
                     break
                 if candidate.status != "failed":

@@ -31,7 +31,7 @@ from prism.model.device import Device
 
 ROOT = Path(__file__).resolve().parents[2]  # where an adapter's path begins
 FIRST_SHARE = 0.25  # of a case's seconds in the first pass, for tuning; compiling baselines is slow
-PREPARE = 30.0  # seconds that a baseline may at least compile; else half more than its share
+PREPARE = 15.0  # seconds that a baseline may at least compile; else half more than its share
 LEAST = 5.0  # seconds of a tuning that are worth its start
 FAULTS = (PrismError, ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError)
 FAULTS += (ValueError,)  # that end a case and no other; a disk that is full ends all

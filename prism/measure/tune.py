@@ -41,7 +41,8 @@ Proofs = Callable[[Sequence[SGraph]], Sequence[str]]
 
 @dataclass(frozen=True)
 class TuneBudget:
-    """At most `count` configurations and about `seconds`; the same seed tries the same ones."""
+    """At most `count` configurations, at least one, and about `seconds`; the same seed tries the
+    same ones."""
 
     count: int = 64
     seconds: float = 60.0
@@ -190,7 +191,8 @@ def _tune(
             for candidate, reason in zip(batch, reasons, strict=True):
                 if reason:
                     candidate.fail("proof", reason)
-        race.enter(batch, budget.count)
+        left = budget.seconds - finals - (time.perf_counter() - start)
+        race.enter(batch, budget.count, time.monotonic() + left)
         slowest = max(slowest, time.perf_counter() - start - spent)
     return concretes
 
