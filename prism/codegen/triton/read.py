@@ -35,7 +35,8 @@ def _launch(kernel, grid, *args, **options):
 
 
 def prism_run(inputs, outputs, temps, launch=_launch):
-    launch(read, ({blocks},), *inputs, *temps, BLOCK={block}, num_warps={warps}, enable_fp_fusion=True)
+    options = dict(BLOCK={block}, num_warps={warps}, enable_fp_fusion=True)
+    launch(read, ({blocks},), *inputs, *temps, **options)
 '''
 
 _BRANCH = """\
