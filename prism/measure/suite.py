@@ -13,7 +13,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,50 +22,21 @@ from prism.files import write_bytes, write_json
 from prism.measure.baseline import BaselineSpec
 from prism.measure.bench import LATE, PRISM, BenchSettings, bench
 from prism.measure.environment import revision
-from prism.measure.folder import FORMAT, STATE, Case, Folder, read_state
+from prism.measure.folder import FORMAT, STATE, Folder, read_state
 from prism.measure.lock import work_folder
-from prism.measure.rows import Row, read_rows, write_rows
-from prism.measure.strategy import STRATEGIES, Strategy
-from prism.measure.tune import KERNEL, WINNER, TuneBudget, read_winner, tune
+from prism.measure.rows import Row, write_rows
+from prism.measure.strategy import STRATEGIES
+from prism.measure.tune import KERNEL, WINNER, TuneBudget, tune
+from prism.measure.work import ROWS, Work, no_winner
 from prism.model.device import Device
 
 ROOT = Path(__file__).resolve().parents[2]  # where an adapter's path begins
 FIRST_SHARE = 0.25  # of a case's seconds in the first pass, for tuning; compiling baselines is slow
-PREPARE = 15.0  # seconds that a baseline may at least compile; else half more than its share
+LONGER = 1.5  # times its share that the baselines of a case may compile
+PREPARE = (5.0, 300.0)  # seconds that a baseline may compile at least, and at most
 LEAST = 5.0  # seconds of a tuning that are worth its start
 FAULTS = (PrismError, ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError)
 FAULTS += (ValueError,)  # that end a case and no other; a disk that is full ends all
-_ROWS = "rows.jsonl"
-
-
-@dataclass
-class _Work:
-    """A case at work. `key` names what it is measured of, `seconds` is what its last benchmark
-    took, and `chooser` remembers from pass to pass which configurations come next."""
-
-    case: Case
-    folder: Path
-    key: str
-    seconds: float | None = None
-    chooser: Strategy | None = None
-    finished: bool = False
-
-    @property
-    def winner(self) -> dict | None:
-        """What tuning has stored so far."""
-        return read_winner(self.folder) if (self.folder / WINNER).is_file() else None
-
-    @property
-    def rows(self) -> list[dict]:
-        """The rows of its last benchmark; none when there was none."""
-        path = self.folder / _ROWS
-        return read_rows(path) if path.is_file() else []
-
-    @property
-    def timed(self) -> bool:
-        """Whether its rows are those of its winner."""
-        variants = [row["variant"] for row in self.rows if row["system"] == PRISM]
-        return variants == [(self.winner or {}).get("digest") or ""]
 
 
 @dataclass
@@ -102,7 +73,7 @@ class Suite:
         """Seconds until the limit."""
         return self.until - time.monotonic()
 
-    def _start(self) -> list[_Work]:
+    def _start(self) -> list[Work]:
         """The cases, with what is kept of earlier calls; checks every file of the folder."""
         state = read_state(self.out) if (self.out / STATE).is_file() else {}
         if state.get("device", self.device) != self.device:
@@ -114,7 +85,7 @@ class Suite:
         for case in self.folder.cases(self.device):
             self.folder.graphs(case)
             graphs = self.folder.manifest["files"][f"graphs/{case.workload}.json"]
-            one = _Work(case, self.out / "work" / case.name, f"{case.config_hash} {graphs}")
+            one = Work(case, self.out / "work" / case.name, f"{case.config_hash} {graphs}")
             earlier = known.get(case.name, {})
             if earlier.get("key") == one.key:
                 one.seconds = earlier["seconds"]
@@ -126,12 +97,12 @@ class Suite:
         self._store(work)
         return work
 
-    def _forget(self, one: _Work) -> None:
+    def _forget(self, one: Work) -> None:
         for folder in (one.folder, self.out / "tune" / one.case.name):
             shutil.rmtree(folder, ignore_errors=True)
         (self.out / "bench" / f"{one.case.name}.jsonl").unlink(missing_ok=True)
 
-    def _store(self, work: list[_Work]) -> None:
+    def _store(self, work: list[Work]) -> None:
         cases = {w.case.name: {"key": w.key, "seconds": w.seconds} for w in work}
         packed = {key: self.folder.manifest[key] for key in ("commit", "created")}
         data = {"format": FORMAT, "device": self.device, "packed": packed, "cases": cases}
@@ -139,19 +110,31 @@ class Suite:
 
     # Passes -------------------------------------------------------------------------------
 
-    def _first(self, work: list[_Work]) -> None:
-        """A row for every case that has none of its winner; each gets a fair share of the time."""
-        todo = [one for one in work if not one.timed]
+    def _first(self, work: list[Work]) -> None:
+        """A row for every case that has none of its winner, or not those of all baselines.
+
+        Each gets a fair share of the time. A baseline may compile for longer than that, as long as
+        every case after it can still get what one takes without (`least`).
+        """
+        todo = sorted((w for w in work if not w.timed or w.cut), key=lambda w: w.timed)
+        least, rest = [], [self.settings["bench"]["seconds"]]  # of a case, and of its timing
         for number, one in enumerate(todo):
-            share = self.left / (len(todo) - number)
+            after = len(todo) - number - 1
+            share, start = self.left / (after + 1), time.monotonic()
             if share <= 0:
                 break
             if one.winner is None:
                 self._tune(one, FIRST_SHARE * share)
-            self._bench(one, share)
+            tuned, most = time.monotonic(), LONGER * share
+            if self.seconds is not None:
+                reserve = after * (_mean(least) if least else share / 2)
+                most = min(most, self.left - reserve - _mean(rest))
+            self._bench(one, most)
             self._store(work)
+            least.append(time.monotonic() - start - one.compiled)
+            rest = [*rest[number == 0 :], time.monotonic() - tuned - one.compiled]
 
-    def _deepen(self, work: list[_Work]) -> None:
+    def _deepen(self, work: list[Work]) -> None:
         """Goes on with tuning, in turns, while a case can be tuned and timed again in its share."""
         while todo := [one for one in work if one.rows and not one.finished]:
             needed = [LEAST + (one.seconds or 0.0) for one in todo]
@@ -162,10 +145,10 @@ class Suite:
                     continue
                 self._tune(one, max(LEAST, share - (one.seconds or 0.0)))
                 if not one.timed:
-                    self._bench(one, share)
+                    self._bench(one, LONGER * share)
                     self._store(work)
 
-    def _tune(self, one: _Work, seconds: float) -> None:
+    def _tune(self, one: Work, seconds: float) -> None:
         """One tuning, which goes on where the last one of the case was."""
         earlier, budget = one.winner, self.budget
         tried = earlier["tried"] if earlier else 0
@@ -192,7 +175,7 @@ class Suite:
                 case_dir=self.cases / one.case.name,
             )
         except FAULTS as error:
-            found = _no_winner(one.case, self.settings, f"tuning: {_line(error)}") | told
+            found = no_winner(one.case, self.settings, f"tuning: {_line(error)}") | told
             if earlier is None:
                 write_json(one.folder / WINNER, found)
         one.finished = found["tried"] in (tried, budget["count"])
@@ -201,9 +184,11 @@ class Suite:
 
     # Rows ---------------------------------------------------------------------------------
 
-    def _bench(self, one: _Work, share: float) -> None:
-        """Times the winner beside the baselines; a failure is a row like any other."""
+    def _bench(self, one: Work, most: float) -> None:
+        """Times the winner beside the baselines, each of which may compile for about `most`
+        seconds; a failure is a row like any other."""
         start, settings = time.monotonic(), self.settings
+        one.allowed = min(PREPARE[1], max(PREPARE[0], most))
         if self.left <= 0:
             return
         baselines = [
@@ -228,24 +213,24 @@ class Suite:
                     device=Device.from_json(settings["device"]),
                     threads=self.threads,
                     seed=settings["seed"],
-                    prepare_timeout=min(300.0, max(PREPARE, 1.5 * share)),
+                    prepare_timeout=one.allowed,
                     until=self.until,
                 ),
-                one.folder / _ROWS,
+                one.folder / ROWS,
                 context,
                 case_dir=self.cases / one.case.name,
             )
         except FAULTS as error:
             row = self._failed(one, f"benchmark: {_line(error)}", context)
-            write_rows(one.folder / _ROWS, [row])
+            write_rows(one.folder / ROWS, [row])
         if any(row["reason"] == LATE for row in one.rows):
-            (one.folder / _ROWS).unlink()  # half of a comparison; the next call makes it anew
+            (one.folder / ROWS).unlink()  # half of a comparison; the next call makes it anew
             return
         one.seconds = time.monotonic() - start
         self._publish(one)
         self._tell(one)
 
-    def _failed(self, one: _Work, reason: str, context: Mapping) -> dict:
+    def _failed(self, one: Work, reason: str, context: Mapping) -> dict:
         """The row of a case of which nothing could be measured."""
         program = one.case.program
         known = {k: v for k, v in context.items() if k in Row.__dataclass_fields__}
@@ -261,7 +246,7 @@ class Suite:
             **revision(),
         ).to_json()
 
-    def _publish(self, one: _Work) -> None:
+    def _publish(self, one: Work) -> None:
         """Puts a timed winner and its rows where a run has them."""
         if not one.timed:
             return
@@ -273,9 +258,9 @@ class Suite:
         for path in place.glob(f"{KERNEL}.*"):
             if path.name not in {kernel.name for kernel in kernels}:
                 path.unlink()
-        _copy(one.folder / _ROWS, self.out / "bench" / f"{one.case.name}.jsonl")
+        _copy(one.folder / ROWS, self.out / "bench" / f"{one.case.name}.jsonl")
 
-    def _tell(self, one: _Work) -> None:
+    def _tell(self, one: Work) -> None:
         """A line of the case's times."""
         shown = []
         for row in one.rows:
@@ -286,15 +271,8 @@ class Suite:
         self.say(f"{one.case.name}: {', '.join(shown)} ({tried} configurations tried)")
 
 
-def _no_winner(case: Case, settings: Mapping, reason: str) -> dict:
-    """What stands for the result of a tuning that could not be made."""
-    device = settings["device"]
-    return {
-        **{"status": "failed", "reason": reason, "tried": 0, "passed": 0, "causes": {}},
-        **{"backend": device["backend"], "device": device["name"], "candidates": []},
-        **{"concrete": None, "graph_id": None, "median_us": None, "program": case.program.name},
-        **{"dtype": case.program.dtype, "seconds": {"compile": 0.0, "tune": 0.0, "total": 0.0}},
-    }
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _copy(source: Path, target: Path) -> None:

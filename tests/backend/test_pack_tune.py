@@ -7,10 +7,14 @@ import pytest
 
 from prism.measure import race as racing
 from prism.measure import tune as tuning
+from prism.measure.bench import BaselineSpec, BenchSettings, bench
 from prism.measure.compile import Compiled
+from prism.measure.folder import Case
 from prism.measure.race import Candidate, Limits, Race
+from prism.measure.rows import write_rows
 from prism.measure.strategy import RandomStrategy
 from prism.measure.tune import TuneBudget, tune
+from prism.measure.work import ROWS, Work
 from prism.model.device import CPU
 from prism.program import Builder
 from prism.program.node import Node, Op
@@ -107,3 +111,19 @@ def test_a_batch_ends_with_its_time_but_not_before_one_is_tried(
     assert race.candidates == batch[: len(race.candidates)], "the rest as if never entered"
     assert all(c.status == "ok" for c in race.candidates)
     assert race.finals() in race.candidates
+
+
+def test_a_baseline_that_had_no_time_to_compile_is_known_by_its_reason(tmp_path):
+    adapter = tmp_path / "adapter.py"
+    adapter.write_text(
+        "import time\nclass Adapter:\n    def __init__(self, options): pass\n"
+        "    def prepare(self, program, inputs): time.sleep(60)\n"
+        "    def version(self): return {}\n"
+    )
+    settings = BenchSettings(device=CPU, rounds=2, seconds=0.1, threads=1, prepare_timeout=1.0)
+    slow, work = BaselineSpec("slow", str(adapter)), tmp_path / "work"
+    bench(program(), None, [slow], settings, work / ROWS, {"config": "n=8"})
+    one = Work(Case("doubled@n=8", program(), "hash", {}), work, "key", allowed=1.0)
+    assert one.cut and one.timed and one.compiled == 1.0
+    write_rows(work / ROWS, [row | {"reason": "a fault of its own"} for row in one.rows])
+    assert not one.cut

@@ -12,6 +12,7 @@ from prism.measure.folder import STATE, read_folder, read_state
 from prism.measure.rows import Row, read_rows, write_rows
 from prism.measure.suite import Suite
 from prism.measure.tune import read_winner
+from prism.measure.work import NO_ANSWER
 
 CASES = ["rmsnorm@d=256,n=4", "attention@b=1,d=64,g=2,h=128"]
 FIRST, SECOND = CASES
@@ -35,6 +36,7 @@ class Machine:
     def __init__(self):
         self.now, self.calls, self.improving = 0.0, [], True
         self.prepared: set = set()  # where cases are prepared
+        self.compiling = 0.0  # seconds of the baseline
         self.breaks: dict = {}  # (stage, case) -> what it raises
 
     def monotonic(self):
@@ -71,14 +73,21 @@ class Machine:
         if error := self.breaks.get(("bench", case)):
             raise error
         assert [spec.name for spec in baselines] == ["eager"]
-        assert module.PREPARE <= settings.prepare_timeout <= 300
+        assert 5 <= settings.prepare_timeout <= 300
+        waited = min(self.compiling, settings.prepare_timeout)
+        self.now += waited
         assert baselines[0].adapter.endswith("baselines/eager/adapter.py")
         late = self.now > settings.until
         kept = {k: v for k, v in context.items() if k in Row.__dataclass_fields__}
         row = Row(**kept, shape={}, dtype=program.dtype, system="prism", device="cpu")
         row.variant = read_winner(winner)["digest"]
         row.reason = LATE if late else "of no machine"
-        write_rows(out, [row.to_json()])
+        eager = Row(**kept, shape={}, dtype=program.dtype, system="eager", reason="of no machine")
+        eager.compile_seconds = waited
+        if waited < self.compiling:
+            eager.reason = f"hung: {NO_ANSWER} within {waited:g} s"
+            eager.compile_seconds = None
+        write_rows(out, [row.to_json(), eager.to_json()])
 
 
 @pytest.fixture
@@ -115,9 +124,9 @@ def test_without_a_limit_each_case_gets_its_whole_budget_once(packed, tmp_path, 
         ("bench", SECOND),
     ]
     assert [line.partition(":")[0] for line in said] == CASES
-    assert said[0].endswith(": prism of no machine (10 configurations tried)")
+    assert said[0].endswith(": prism of no machine, eager of no machine (10 configurations tried)")
     for case, digest in zip(CASES, ("d9", "d9"), strict=True):
-        (row,) = rows(tmp_path, case)
+        row, _ = rows(tmp_path, case)
         assert (row["variant"], row["config"]) == (digest, case.partition("@")[2])
         assert row["search"] and row["config_hash"]
         tuned = read_winner(tmp_path / "tune" / case)
@@ -149,6 +158,18 @@ def test_a_limit_gives_every_case_a_row_and_then_deepens(packed, tmp_path, machi
     assert machine.now <= 70
     for case in CASES:
         assert rows(tmp_path, case)[0]["variant"] == read_winner(tmp_path / "tune" / case)["digest"]
+
+
+def test_a_slow_baseline_costs_no_other_case_its_row(packed, tmp_path, machine):
+    machine.compiling = 40.0
+    missing, _ = measure(packed, tmp_path, seconds=100)
+    assert missing == [] and machine.now <= 100
+    reasons = [rows(tmp_path, case)[1]["reason"] for case in CASES]
+    assert reasons[0] == "of no machine" and reasons[1].startswith("hung: no answer to prepare")
+    machine.calls.clear()
+    measure(packed, tmp_path, seconds=60)
+    assert machine.calls[0] == ("bench", SECOND), "what had no time is made up for"
+    assert rows(tmp_path, SECOND)[1]["reason"] == "of no machine"
 
 
 def test_the_same_winner_is_not_timed_again(packed, tmp_path, machine):

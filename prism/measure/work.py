@@ -1,0 +1,70 @@
+"""What is kept of one case of a packed folder while the suite is at work on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from prism.measure.bench import PRISM
+from prism.measure.folder import Case
+from prism.measure.rows import read_rows
+from prism.measure.strategy import Strategy
+from prism.measure.tune import WINNER, read_winner
+
+ROWS = "rows.jsonl"
+NO_ANSWER = "no answer to prepare"  # in the reason of a system that took too long
+
+
+@dataclass
+class Work:
+    """A case at work. `key` names what it is measured of, `seconds` is what its last benchmark
+    took, and `chooser` remembers from pass to pass which configurations come next."""
+
+    case: Case
+    folder: Path
+    key: str
+    seconds: float | None = None
+    allowed: float = 0.0  # seconds that a baseline could compile
+    chooser: Strategy | None = None
+    finished: bool = False
+
+    @property
+    def winner(self) -> dict | None:
+        """What tuning has stored so far."""
+        return read_winner(self.folder) if (self.folder / WINNER).is_file() else None
+
+    @property
+    def rows(self) -> list[dict]:
+        """The rows of its last benchmark; none when there was none."""
+        path = self.folder / ROWS
+        return read_rows(path) if path.is_file() else []
+
+    @property
+    def cut(self) -> bool:
+        """Whether a baseline had no time to compile."""
+        return any(row["status"] == "failed" and NO_ANSWER in row["reason"] for row in self.rows)
+
+    @property
+    def compiled(self) -> float:
+        """Seconds that its baselines took to compile, or were waited for."""
+        rows = [row for row in self.rows if row["system"] != PRISM]
+        cut = sum(NO_ANSWER in row["reason"] for row in rows)
+        return cut * self.allowed + sum(row["compile_seconds"] or 0.0 for row in rows)
+
+    @property
+    def timed(self) -> bool:
+        """Whether its rows are those of its winner."""
+        variants = [row["variant"] for row in self.rows if row["system"] == PRISM]
+        return variants == [(self.winner or {}).get("digest") or ""]
+
+
+def no_winner(case: Case, settings: Mapping, reason: str) -> dict:
+    """What stands for the result of a tuning that could not be made."""
+    device = settings["device"]
+    return {
+        **{"status": "failed", "reason": reason, "tried": 0, "passed": 0, "causes": {}},
+        **{"backend": device["backend"], "device": device["name"], "candidates": []},
+        **{"concrete": None, "graph_id": None, "median_us": None, "program": case.program.name},
+        **{"dtype": case.program.dtype, "seconds": {"compile": 0.0, "tune": 0.0, "total": 0.0}},
+    }
