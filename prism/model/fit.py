@@ -1,9 +1,10 @@
 """Whether a tile program's blocks fit on a GPU: an estimate, made before compiling.
 
 Two reasons rule a program out. It cannot run: its shared memory is more than a block may have, or
-a tile more than Triton holds. Or it would live on spilled registers: the estimate that `SPILLING`
-bounds, chosen so that of programs that spill no more than a thread has registers (1020 bytes)
-hardly one in twenty is lost, while most of those that spill more are.
+a tile more than Triton holds; that estimate is rather too high than too low. Or it would live on
+spilled registers, more than a thread has (1020 bytes). That estimate is coarse, and `SPILLING` is
+where it pays: of 550 compiled configurations of the five workloads (sm_80 and sm_90, Triton 3.9) it
+lost 6% of those that fit, 2% of those that spill nothing, and caught 57% of those that spill more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from prism.model.device import THREAD_REGISTERS, Gpu
 from prism.model.registers import registers
 from prism.model.shared import shared_bytes
 
-SPILLING = 500  # registers a thread; a thread has 255, and the compiler finds ways around many
+SPILLING = 500  # estimated registers a thread, of which it has 255: the compiler needs fewer
 
 
 @dataclass(frozen=True)
