@@ -2,8 +2,8 @@
 
 Triton spreads a tile over the threads of its block; a tensor of fewer elements than threads takes
 one register. Live are the accumulators and every loaded or computed value until its last use, the
-addresses of what a loop loads (64-bit, one for each contiguous copy of a thread), and the fragments
-of an operand that several matrix products read: each warp along the columns holds all of its rows.
+addresses of what a loop loads (64-bit, one for each row of a thread), and the fragments of an
+operand that several matrix products read: each warp along the columns holds all of its rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ADDRESS = 2  # registers
 COPY_BYTES = 16  # of a thread, at most, from one address
 STREAMED = 0.5  # share of a tile that is held when the next statement is its only reader
 FRAGMENT_ROWS, FRAGMENT_COLUMNS = 16, 8  # of the matrix instructions
-SHARED_OUT = 0.25  # share of the fragments of one product that the loop does not change
+INVARIANT = 0.25  # share held of the fragments of an operand that the loop does not change
 
 
 def registers(program: TileProgram, kernel: TileKernel, axes: Axes) -> int:
@@ -126,4 +126,4 @@ class _Registers:
         if readers > 1:
             return held
         invariant = self.looped and at in self.loop and made and made[0] not in self.loop
-        return held * SHARED_OUT if invariant else 0.0
+        return held * INVARIANT if invariant else 0.0
