@@ -11,6 +11,7 @@ code is 0 when every case has a row, 1 when one has none, and 2, with one line, 
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import sys
@@ -54,6 +55,9 @@ def _parsed(argv: Sequence[str]) -> tuple[Path, dict[str, str]]:
 
 
 def _run(path: Path, given: dict[str, str]) -> int:
+    for name in ("numpy", "torch"):
+        _installed(name)
+    from prism.codegen import BACKENDS
     from prism.measure.folder import read_folder
     from prism.measure.suite import Suite
 
@@ -63,12 +67,21 @@ def _run(path: Path, given: dict[str, str]) -> int:
     folder = read_folder(path)
     packed = folder.manifest["device"]
     device = _device(given.get("device", "auto"), folder.devices, packed)
+    backend = folder.settings(device)["device"]["backend"]
+    if backend == "triton":
+        _installed("triton")
+    BACKENDS[backend].build([(Path("kernel"), Path("library"))], 0, 1, 1.0)  # has a compiler
     suite = Suite(folder, device, Path(given.get("out", path)), seconds, max(1, threads))
     missing = suite.run()
     if missing:
         text = f"the time was over before {len(missing)} had a row: {', '.join(missing)}"
         print(f"prism: warning: {text}; the same command goes on from here", file=sys.stderr)
     return 1 if missing else 0
+
+
+def _installed(name: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        raise PrismError(f"{name} is not installed here; `pip install {name}` installs it")
 
 
 def _number(given: dict[str, str], key: str) -> float:
@@ -88,10 +101,8 @@ def _device(asked: str, devices: dict[str, list[str]], packed: str) -> str:
         raise PrismError(f"device={asked}: is not in the packed folder; there are {known}")
     if asked != "auto" and not devices[asked]:  # the CPU
         return asked
-    try:
-        import torch
-    except ImportError:
-        raise PrismError("torch is not installed here; `pip install torch numpy`") from None
+    import torch
+
     there = torch.cuda.is_available() and torch.cuda.get_device_name()
     if asked != "auto":
         if not there:

@@ -26,6 +26,7 @@ from prism.model.device import Device
 
 Progress = Callable[[str, int, int], None]
 GIVE_UP_FACTOR = 2.0  # a candidate slower than this times the leader gets no further samples
+LEAST = 8  # candidates to try, whatever the seconds of a tuning
 FINALISTS = 4
 PASSES = 3
 VERIFY_FACTOR = 3.0  # of the time limit of a child, for the checks of a winner
@@ -140,8 +141,8 @@ class Race:
     def enter(self, batch: Sequence[Candidate], total: int, until: float = math.inf) -> None:
         """Lowers and compiles a batch, then gates and times each serially.
 
-        At `until` (of `time.monotonic`), once one was tried, the rest is dropped as if it had not
-        been entered.
+        At `until` (of `time.monotonic`), once `LEAST` were tried, the rest is dropped as if it had
+        not been entered.
         """
         self.candidates += batch
         start = time.perf_counter()
@@ -151,7 +152,7 @@ class Race:
         with device_lock(self._lock):
             tried = len(self.candidates) - len(batch)
             for number, candidate in enumerate(batch, tried + 1):
-                over = number > 1 and time.monotonic() >= until
+                over = number > LEAST and time.monotonic() >= until
                 if self.late or over:  # those not reached were not tried
                     del self.candidates[number - 1 :]
                     break

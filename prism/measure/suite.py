@@ -10,7 +10,9 @@ winner; `work/CASE`, where tuning goes on; and `measured.json`, which says of wh
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,10 +26,10 @@ from prism.measure.bench import LATE, PRISM, BenchSettings, bench
 from prism.measure.environment import revision
 from prism.measure.folder import FORMAT, STATE, Folder, read_state
 from prism.measure.lock import work_folder
-from prism.measure.rows import Row, write_rows
+from prism.measure.rows import Row, read_rows, write_rows
 from prism.measure.strategy import STRATEGIES
 from prism.measure.tune import KERNEL, WINNER, TuneBudget, tune
-from prism.measure.work import ROWS, Work, no_winner
+from prism.measure.work import ROWS, TIMING, TUNING, Work, no_winner
 from prism.model.device import Device
 
 ROOT = Path(__file__).resolve().parents[2]  # where an adapter's path begins
@@ -35,8 +37,7 @@ FIRST_SHARE = 0.25  # of a case's seconds in the first pass, for tuning; compili
 LONGER = 1.5  # times its share that the baselines of a case may compile
 PREPARE = (5.0, 300.0)  # seconds that a baseline may compile at least, and at most
 LEAST = 5.0  # seconds of a tuning that are worth its start
-FAULTS = (PrismError, ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError)
-FAULTS += (ValueError,)  # that end a case and no other; a disk that is full ends all
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
@@ -111,19 +112,21 @@ class Suite:
     # Passes -------------------------------------------------------------------------------
 
     def _first(self, work: list[Work]) -> None:
-        """A row for every case that has none of its winner, or not those of all baselines.
+        """A row for every case that has none of its winner; then what an error or the time kept
+        from being whole is tried again.
 
         Each gets a fair share of the time. A baseline may compile for longer than that, as long as
         every case after it can still get what one takes without (`least`).
         """
-        todo = sorted((w for w in work if not w.timed or w.cut), key=lambda w: w.timed)
+        todo = [one for one in work if not one.timed]
+        todo += [one for one in work if one.timed and (one.cut or one.broken)]
         least, rest = [], [self.settings["bench"]["seconds"]]  # of a case, and of its timing
         for number, one in enumerate(todo):
             after = len(todo) - number - 1
             share, start = self.left / (after + 1), time.monotonic()
             if share <= 0:
                 break
-            if one.winner is None:
+            if one.winner is None or one.broken:
                 self._tune(one, FIRST_SHARE * share)
             tuned, most = time.monotonic(), LONGER * share
             if self.seconds is not None:
@@ -174,10 +177,12 @@ class Suite:
                 until=self.until,
                 case_dir=self.cases / one.case.name,
             )
-        except FAULTS as error:
-            found = no_winner(one.case, self.settings, f"tuning: {_line(error)}") | told
-            if earlier is None:
+        except Exception as error:
+            reason, one.finished = f"{TUNING}: {_line(error)}", True
+            if earlier is None or not earlier["candidates"]:
+                found = no_winner(one.case, self.settings, reason) | told
                 write_json(one.folder / WINNER, found)
+            return
         one.finished = found["tried"] in (tried, budget["count"])
         if found["tried"] == 0 and self.left <= 0:
             (one.folder / WINNER).unlink(missing_ok=True)  # there was no time to try anything
@@ -202,7 +207,7 @@ class Suite:
             "config_hash": one.case.config_hash,
             **one.case.account,
         }
-        winner = one.folder if one.winner else None
+        winner, new = one.folder if one.winner else None, one.folder / f"new-{ROWS}"
         try:
             bench(
                 one.case.program,
@@ -216,16 +221,16 @@ class Suite:
                     prepare_timeout=one.allowed,
                     until=self.until,
                 ),
-                one.folder / ROWS,
+                new,
                 context,
                 case_dir=self.cases / one.case.name,
             )
-        except FAULTS as error:
-            row = self._failed(one, f"benchmark: {_line(error)}", context)
-            write_rows(one.folder / ROWS, [row])
-        if any(row["reason"] == LATE for row in one.rows):
-            (one.folder / ROWS).unlink()  # half of a comparison; the next call makes it anew
+        except Exception as error:
+            write_rows(new, [self._failed(one, f"{TIMING}: {_line(error)}", context)])
+        if any(row["reason"] == LATE for row in read_rows(new)):
+            new.unlink()  # half of a comparison; the next call makes it anew
             return
+        os.replace(new, one.folder / ROWS)
         one.seconds = time.monotonic() - start
         self._publish(one)
         self._tell(one)
@@ -282,6 +287,9 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _line(error: Exception) -> str:
+    """What a case failed of. A full disk is raised again: it ends all of them."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        raise error
     kind = "" if isinstance(error, PrismError) else f"{type(error).__name__}: "
     return kind + " ".join(str(error).split())
 

@@ -41,8 +41,8 @@ Proofs = Callable[[Sequence[SGraph]], Sequence[str]]
 
 @dataclass(frozen=True)
 class TuneBudget:
-    """At most `count` configurations, at least one, and about `seconds`; the same seed tries the
-    same ones."""
+    """At most `count` configurations and about `seconds`, but some (`race.LEAST`) whatever they
+    take; the same seed tries the same ones."""
 
     count: int = 64
     seconds: float = 60.0

@@ -13,6 +13,7 @@ from prism.measure.strategy import Strategy
 from prism.measure.tune import WINNER, read_winner
 
 ROWS = "rows.jsonl"
+TUNING, TIMING = "tuning", "benchmark"  # begin the reason of an error outside of any candidate
 NO_ANSWER = "no answer to prepare"  # in the reason of a system that took too long
 
 
@@ -44,6 +45,13 @@ class Work:
     def cut(self) -> bool:
         """Whether a baseline had no time to compile."""
         return any(row["status"] == "failed" and NO_ANSWER in row["reason"] for row in self.rows)
+
+    @property
+    def broken(self) -> bool:
+        """Whether an error ended its tuning or its benchmark."""
+        winner = (self.winner or {}).get("reason") or ""
+        rows = [row["reason"] for row in self.rows]
+        return winner.startswith(TUNING) or any(reason.startswith(TIMING) for reason in rows)
 
     @property
     def compiled(self) -> float:

@@ -285,6 +285,29 @@ def test_a_gpu_of_another_name_is_one_line(packed, capsys, monkeypatch, args, th
     assert code == 2 and part in line
 
 
+@pytest.mark.parametrize(
+    ("name", "device"), [("torch", "cpu"), ("numpy", "cpu"), ("triton", "h200")]
+)
+def test_what_is_not_installed_is_one_line(packed, capsys, monkeypatch, name, device):
+    import importlib.util
+
+    import torch
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == name else real(n))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    code, _, (line,) = run(capsys, packed, f"device={device}", main=measure)
+    assert code == 2 and f"{name} is not installed here" in line
+
+
+def test_without_a_compiler_nothing_starts(packed, capsys, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    code, _, (line,) = run(capsys, packed, "device=cpu", main=measure)
+    assert code == 2 and "no-such-compiler" in line
+    assert not (packed / STATE).exists()
+
+
 def test_help_says_how_to_measure(capsys):
     code, out, _ = run(capsys, "--help", main=measure)
     assert code == 0

@@ -209,9 +209,45 @@ def test_a_case_that_fails_is_a_row_and_the_next_goes_on(packed, tmp_path, machi
     assert str(error) in row["reason"]
     assert (row["workload"], row["shape"]["h"], row["device"]) == ("attention", 128, "cpu")
     assert row["config_hash"] == packed.cases("cpu")[1].config_hash
+    machine.breaks, before = {}, len(machine.calls)
+    assert measure(packed, tmp_path)[0] == []
+    assert stages(machine)[before:] == [("tune", FIRST), ("bench", FIRST), ("bench", SECOND)]
+    assert read_winner(tmp_path / "tune" / FIRST)["status"] == "ok", "the next call tries it again"
+    assert rows(tmp_path, SECOND)[0]["reason"] == "of no machine"
+
+
+def test_a_tuning_that_breaks_while_it_goes_on_keeps_what_there_is(packed, tmp_path, machine):
+    measure(packed, tmp_path, seconds=30)
+    tried = read_winner(tmp_path / "tune" / FIRST)["tried"]
+    assert 0 < tried < 10
+    machine.breaks = {("tune", FIRST): RuntimeError("a fault"), ("tune", SECOND): OSError(5, "io")}
+    machine.calls.clear()
+    measure(packed, tmp_path, seconds=500)
+    assert stages(machine) == [("tune", FIRST), ("tune", SECOND)]
+    assert read_winner(tmp_path / "tune" / FIRST)["tried"] == tried
+
+
+def test_older_rows_stay_where_the_time_is_over_before_new_ones(packed, tmp_path, machine):
+    measure(packed, tmp_path, seconds=30)
+    before = rows(tmp_path, FIRST)
     machine.breaks = {}
-    measure(packed, tmp_path, seconds=100)
-    assert read_winner(tmp_path / "tune" / FIRST)["status"] == "ok", "more time tries it again"
+    machine.calls.clear()
+    real = machine.tune
+
+    def slow(*args, **given):
+        found = real(*args, **given)
+        machine.now = given["until"] - 1
+        return found
+
+    module.tune = slow
+    missing, _ = measure(packed, tmp_path, seconds=100)
+    assert stages(machine) == [("tune", FIRST), ("bench", FIRST)]
+    assert missing == [] and rows(tmp_path, FIRST) == before
+    assert before[0]["variant"] == read_winner(tmp_path / "tune" / FIRST)["digest"]
+    module.tune = real
+    machine.calls.clear()
+    measure(packed, tmp_path)
+    assert stages(machine) == [("bench", FIRST)], "of the winner that was found then"
 
 
 def test_a_full_disk_ends_all(packed, tmp_path, machine):
