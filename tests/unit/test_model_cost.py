@@ -167,6 +167,16 @@ def test_stages_hide_latency():
     assert times[0] > times[1] > times[2] >= times[3]
 
 
+def test_memory_is_as_fast_as_what_is_in_flight():
+    """Little's law: few and small loads ahead draw their share of the bandwidth."""
+    pair = rmsnorm(8, 4096, 4096, "fp16")
+    times = [
+        cost(lowered(pair, {"x": 64, "i": 256}, num_stages=n), H200).us - H200.launch_us
+        for n in (2, 3, 4)
+    ]
+    assert times[0] > 1.8 * times[1] and times[1] > 1.4 * times[2]
+
+
 def test_every_kernel_is_launched():
     one = lowered(attention(1, 2, 1, 256, 64, 64, "fp16"), {"x": 1, "y": 2, "i": 8})
     split = flash_decoding(1, 2, 1, 256, 64, 64, "fp16")

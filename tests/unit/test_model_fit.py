@@ -3,7 +3,7 @@ backend compares many more."""
 
 import pytest
 import yaml
-from codegen_graphs import attention, rmsnorm, rmsnorm_library
+from codegen_graphs import attention, graph, load, op, rmsnorm, rmsnorm_library
 
 from prism.codegen.lower import lower
 from prism.codegen.triton.axes import Axes
@@ -13,6 +13,7 @@ from prism.model import Device
 from prism.model.fit import SPILLING, fit, kernel_fit
 from prism.model.registers import registers
 from prism.model.shared import operand_bytes, shared_bytes
+from prism.program import Builder, Op
 
 OPTIONS = {"num_warps": 4, "num_stages": 3}
 
@@ -120,6 +121,25 @@ def test_a_tile_that_triton_cannot_hold_is_a_reason():
     assert "4096 x 4096 elements; Triton holds 1048576" in fit(program, A100).reason
     vectors = tile(attention(1, 1, 1, 8192, 256, 1, "fp16"), {"x": 1, "y": 1, "i": 1})
     assert "elements; Triton holds 1048576" in fit(vectors, A100).reason
+
+    b = Builder("pairs", {"n": 128, "f": 128, "d": 128}, "fp16")
+    program = b.build(O=b.sum(b.mul(b.input("A", "n d"), b.input("B", "f d")), "d"))
+    pairs = op(Op.MUL, load("A", "n d"), load("B", "f d"))
+    whole = graph(op(Op.SAVE, op(Op.SUM, pairs, arg="d"), arg="O"))
+    assert "elements; Triton holds 1048576" in fit(tile((program, whole), {}), A100).reason
+
+
+def test_what_a_loop_reads_again_is_held_in_fp32():
+    """W stays while rows of X pass, one an iteration; it is converted once, before the loop."""
+    found = {}
+    for dtype in ("fp16", "fp32"):
+        program, _ = rmsnorm(16, 128, 64, dtype)
+        product = op(Op.MATMUL, load("X", "n d"), load("W", "d f"), arg="d")
+        saved = op(Op.SAVE, op(Op.ACCUM, product, arg="concat:n"), arg="O")
+        rows = graph(saved, grid="x", loop="i", ones="X.n.i")
+        found[dtype] = registers(*parts(tile((program, rows), {"x": 1, "i": 16})))
+    held = 128 * 64 / 128  # registers of W
+    assert found["fp32"] - held / 2 < found["fp16"] <= found["fp32"]
 
 
 def test_library_operators_bring_their_own_kernels():
