@@ -4,7 +4,8 @@ A kernel's blocks run in waves of as many as the multiprocessors hold. For a wav
 the longest of
 - memory: its bytes over the bandwidth, or over what the loads in flight can draw (Little's law:
   bytes in flight over the latency of memory), whichever is slower;
-- cache: bytes that the blocks request over the multiprocessors' ports;
+- cache: bytes that the blocks request, and registers that they spill, over the multiprocessors'
+  ports;
 - products and others: operations over the rate of the multiprocessors in use;
 - latency: the statements of a block, one after another;
 and of the rest of memory and arithmetic the share that too few blocks, stages and warps leave
@@ -79,15 +80,15 @@ def cost(program: TileProgram, gpu: Gpu) -> Cost:
     )
 
 
-def resident(program: TileProgram, kernel: TileKernel, axes: Axes, gpu: Gpu) -> int:
-    """Modelled number of blocks that a multiprocessor holds at once, at least 1."""
+def resident(program: TileProgram, kernel: TileKernel, axes: Axes, gpu: Gpu, wanted: int) -> int:
+    """Modelled number of blocks that a multiprocessor holds at once, at least 1; a thread wants
+    `wanted` registers."""
     threads = WARP * program.options["num_warps"]
-    used = min(registers(program, kernel, axes), THREAD_REGISTERS)
     shared = operand_bytes(program, kernel, axes, gpu) + RESERVED_SHARED
     limits = (
         gpu.blocks_sm,
         gpu.threads_sm // threads,
-        gpu.registers // (used * threads),
+        gpu.registers // (min(wanted, THREAD_REGISTERS) * threads),
         gpu.shared_sm_kib * 1024 // shared,
     )
     return max(1, min(limits))
@@ -97,9 +98,13 @@ def _kernel_cost(program: TileProgram, kernel: TileKernel, gpu: Gpu) -> Cost:
     axes = Axes(kernel)
     moved, done = traffic(kernel, program.tensors, gpu), work(kernel, axes)
     warps = program.options["num_warps"]
-    held = resident(program, kernel, axes, gpu)
+    wanted = registers(program, kernel, axes)
+    held = resident(program, kernel, axes, gpu, wanted)
     blocks, at_once = kernel.blocks, held * gpu.sms
     iterations = kernel.loop.count if kernel.loop else 1
+    # What a thread cannot hold it writes and reads once an iteration.
+    spilled = 2 * 4 * max(0, wanted - THREAD_REGISTERS) * WARP * warps * iterations
+    cached = moved.cache + blocks * spilled
     # Operations a microsecond and multiprocessor; the peak of fp32 counts an FMA as two.
     dot_rate = gpu.dot_tflops[_dtype(program)] * 1e6 / gpu.sms
     other_rate = gpu.fp32_tflops * 1e6 / 2 / gpu.sms
@@ -123,7 +128,7 @@ def _kernel_cost(program: TileProgram, kernel: TileKernel, gpu: Gpu) -> Cost:
         busy = min(1.0, here * warps / FULL_WARPS)
         return {
             "memory": share * moved.memory / min(gpu.bandwidth_gbs * 1e3, drawn),
-            "cache": share * moved.cache / (used * PORT_BYTES * gpu.clock_mhz),
+            "cache": share * cached / (used * PORT_BYTES * gpu.clock_mhz),
             "products": here * done.products / (dot_rate * busy),
             "others": here * done.others / (other_rate * busy),
             "latency": done.chain * STATEMENT_CYCLES * cycle,

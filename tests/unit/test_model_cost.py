@@ -177,6 +177,14 @@ def test_memory_is_as_fast_as_what_is_in_flight():
     assert times[0] > 1.8 * times[1] and times[1] > 1.4 * times[2]
 
 
+def test_spilled_registers_pass_through_the_cache():
+    """256 rows of K and V fit the registers of four warps, but not of one."""
+    pair = attention(2, 8, 1, 1024, 128, 128, "fp16")
+    quick = replace(A100, fp32_tflops=1e6)  # no time for arithmetic
+    one, four = (cost(lowered(pair, {"x": 2, "y": 8, "i": 4}, num_warps=n), quick) for n in (1, 4))
+    assert one.us > 1.3 * four.us and one.bytes == four.bytes
+
+
 def test_every_kernel_is_launched():
     one = lowered(attention(1, 2, 1, 256, 64, 64, "fp16"), {"x": 1, "y": 2, "i": 8})
     split = flash_decoding(1, 2, 1, 256, 64, 64, "fp16")
