@@ -56,7 +56,7 @@ def there(tmp_path):
     hook = tmp_path / "hook"
     hook.mkdir()
     (hook / "sitecustomize.py").write_text(HOOK)
-    return os.environ | {"PYTHONPATH": f"{hook}:{ROOT}"}
+    return os.environ | {"PYTHONPATH": f"{hook}:{ROOT}", "XDG_RUNTIME_DIR": str(hook)}
 
 
 def start(folder, *args, env):
@@ -162,7 +162,8 @@ def test_triton_kernels_through_the_interpreter(folder, tmp_path):
     manifest["devices"]["interpreter"] = entry | {"gpus": []}
     manifest["cases"] = {SECOND: manifest["cases"][SECOND]}
     path.write_text(json.dumps(manifest))
-    code, lines = measure(folder, "device=interpreter", env=os.environ | {"PYTHONPATH": str(ROOT)})
+    own = os.environ | {"PYTHONPATH": str(ROOT), "XDG_RUNTIME_DIR": str(tmp_path)}
+    code, lines = measure(folder, "device=interpreter", env=own)
     assert code == 0, lines
     rows = {row["system"]: row for row in read_rows(folder / f"bench/{SECOND}.jsonl")}
     assert rows["prism"]["verdict"] == "PASSED", rows["prism"]

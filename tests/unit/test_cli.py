@@ -14,6 +14,7 @@ from codegen_graphs import rmsnorm
 
 from prism import cli, config, files, given
 from prism.instantiate import Concrete
+from prism.model.device import Device
 from prism.program import Node, Op, program_to_json
 from prism.sgraph.family import KernelFamily, Loop, Piece, Space, Step
 
@@ -334,7 +335,7 @@ def test_programs_with_the_same_operators_can_differ():
         (["search", "slice={"], "slice: not JSON"),
         (["search", "slice={}", "workload=rmsnorm"], "exclude each other"),
         (["tune"], "out=... is needed"),
-        (["tune", "device=h200", "out={tmp}/o"], "device 'h200'"),
+        (["tune", "device=h200", "out={tmp}/o"], "device h200: this machine has no NVIDIA GPU"),
         (["tune", "graphs={tmp}/none.json", "out={tmp}/o"], "No such file"),
         (["tune", "graphs={tmp}/half.json", "out={tmp}/o"], "not a result of `prism search`"),
         (["tune", "graphs={tmp}/other.json", "out={tmp}/o"], "workload: other there, rmsnorm here"),
@@ -587,7 +588,7 @@ def test_bench_measures_on_the_configured_device(tmp_path, capsys, monkeypatch):
     data["device"]["backend"] = "other"
     called = bench_of(monkeypatch)
     assert run(capsys, "bench", f"slice={json.dumps(data)}", f"out={tmp_path}/o")[0] == 0
-    assert called[0].device == "other"
+    assert called[0].device == Device("cpu", "other")
 
 
 def test_a_failed_system_is_a_warning(tmp_path, capsys, monkeypatch):
