@@ -151,19 +151,14 @@ def check_lost(found: list[Compiled]) -> str:
     return f"{len(lost)} of {len(fits)} lost, {len(caught)} of {len(spilling)} that spill caught"
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory) -> list[Compiled]:
-    """A small sample, compiled for both devices."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in DEVICES}
-    return [c for name, folder in folders.items() for c in compiled(name, 1, folder, seed=4)]
-
-
-def test_nothing_is_tried_that_does_not_fit(small):
-    check_tried(small)
-
-
-def test_what_fits_is_not_lost(small):
-    check_lost(small)
+def test_what_fits_is_tried_and_nothing_else(tmp_path):
+    """One test, so that the sample is compiled once however tests are shared out."""
+    found = []
+    for name in DEVICES:
+        (tmp_path / name).mkdir()
+        found += compiled(name, 1, tmp_path / name, seed=4)
+    check_tried(found)
+    check_lost(found)
 
 
 @pytest.mark.slow
