@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from prism.instantiate.concrete import Concrete
+from prism.instantiate.distinct import operators
 from prism.instantiate.sampling import sample
 from prism.model.device import CPU, Device
-from prism.model.rank import rank
+from prism.model.rank import Ranked, rank
 from prism.program import Program
 from prism.sgraph import SGraph
 
@@ -67,11 +69,14 @@ class RankedStrategy:
     """Of many random points those that fit the device, the least modelled time first; but every
     fourth in the order of the sample, so that an error of the model cannot hide what is good.
 
+    Points of the same operators and sizes are alike, and the model's errors for them too: each
+    further one of a kind counts as slower by `ALIKE` of its modelled time than the one before it.
     The history is not read.
     """
 
     POOL = 4096  # points to rank, a millisecond each
     UNRANKED = 4  # one proposal in so many is a random one
+    ALIKE = 0.1
 
     def __init__(self):
         self.pruned = 0
@@ -83,7 +88,7 @@ class RankedStrategy:
         """The next `count`. Raises PrismError for a device that has no model (see `rank`)."""
         if self._points is None:
             drawn = _drawn(space, max(self.POOL, space.limit))
-            ranked = [(name, concrete) for _, name, concrete in rank(drawn, space.device)]
+            ranked = _spread(rank(drawn, space.device), self.ALIKE)
             self.pruned = len(drawn) - len(ranked)
             self._points = _interleaved(ranked, drawn, self.UNRANKED)
         return self._points[len(history) : len(history) + count]
@@ -92,6 +97,18 @@ class RankedStrategy:
 def _drawn(space: Space, count: int) -> list[tuple[str, Concrete]]:
     options = space.options, space.scratch_bytes
     return sample(space.graphs, space.program, count, space.seed, *options)
+
+
+def _spread(ranked: Ranked, alike: float) -> list[tuple[str, Concrete]]:
+    """In the order of modelled time, where each further point of a kind counts as slower."""
+    kinds: Counter = Counter()
+    found = []
+    for us, name, concrete in ranked:
+        sizes = tuple(tuple(sorted(chosen.values())) for chosen in concrete.sizes)
+        kind = operators(concrete.graph), sizes
+        found.append((us * (1 + alike * kinds[kind]), name, concrete))
+        kinds[kind] += 1
+    return [(name, concrete) for _, name, concrete in sorted(found, key=lambda one: one[0])]
 
 
 def _interleaved(ranked: list, drawn: list, every: int) -> list:

@@ -256,12 +256,28 @@ def test_ranked_strategy_proposes_the_fastest_and_every_fourth_at_random():
     times = [cost(lower(concrete), here.device.gpu).us for _, concrete in proposed]
     ranked = [us for at, us in enumerate(times) if at % 4 != 3]
     assert len(proposed) > 40
-    assert ranked == sorted(ranked) and times != sorted(times)
+    first, kinds = [], set()  # times of the first of each kind
+    for at, (us, (_, concrete)) in enumerate(zip(times, proposed, strict=True)):
+        kind = tuple(concrete.sizes[0].values())
+        if at % 4 != 3 and kind not in kinds:
+            first.append(us)
+        kinds.add(kind)
+    assert len(first) > 6 and first == sorted(first)
+    assert ranked[0] == min(times) and times != sorted(times)
     assert not any(fit(lower(concrete), here.device.gpu).reason for _, concrete in proposed)
     assert len({concrete.digest() for _, concrete in proposed}) == len(proposed)
     assert strategy.pruned > 0
     again = RankedStrategy()
     assert again.propose(here, [], 7) == proposed[:7]
+
+
+def test_ranked_strategy_does_not_try_all_options_of_one_kind_first():
+    strategy, here = RankedStrategy(), space()
+    first = [concrete for _, concrete in strategy.propose(here, [], 12)]
+    kinds = {tuple(concrete.sizes[0].values()) for concrete in first}
+    points = [("g", concrete) for concrete in first]
+    plain = {tuple(c.sizes[0].values()) for *_, c in rank(points, device())[:4]}
+    assert len(kinds) > 6 > len(plain)
 
 
 def test_ranked_strategy_needs_a_gpu():
