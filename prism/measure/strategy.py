@@ -104,7 +104,7 @@ def _spread(ranked: Ranked, alike: float) -> list[tuple[str, Concrete]]:
     kinds: Counter = Counter()
     found = []
     for us, name, concrete in ranked:
-        sizes = tuple(tuple(sorted(chosen.values())) for chosen in concrete.sizes)
+        sizes = tuple(tuple(sorted(chosen.items())) for chosen in concrete.sizes)
         kind = operators(concrete.graph), sizes
         found.append((us * (1 + alike * kinds[kind]), name, concrete))
         kinds[kind] += 1
