@@ -80,8 +80,9 @@ def _record(found: Mapping, case: str, device: str, rows: Sequence[Mapping]) -> 
         if row["estimated_shared_bytes"] is not None
     ]
     gpu = (found["devices"].get(device) or {}).get("gpu") or {}
-    registers = [row["registers"] for row in passed]
-    spilled = [row["spill_bytes"] for row in passed]
+    # The compiler's tool that tells them may have been missing.
+    registers = [row["registers"] for row in passed if row["registers"] is not None]
+    spilled = [row["spill_bytes"] for row in passed if row["spill_bytes"] is not None]
     times = [row["modelled_us"] for row in passed if row["modelled_us"] is not None]
     here = found["status"] == "ok"
     broken = [row for row in failed if row["cause"] != "fit"]
@@ -94,7 +95,7 @@ def _record(found: Mapping, case: str, device: str, rows: Sequence[Mapping]) -> 
         "compiled": len(passed) if here else None,
         "failed": ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items())),
         **{f"registers_{name}": value for name, value in _middle_and_most(registers).items()},
-        "spilling": sum(n > 0 for n in spilled) if here else None,
+        "spilling": sum(n > 0 for n in spilled) if here and (spilled or not passed) else None,
         "spill_bytes_max": max(spilled, default=None),
         **{f"shared_kib_{name}": value for name, value in _middle_and_most(shared).items()},
         "modelled_shared_error_kib_min": min(errors, default=None),

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from prism import cli
+from prism.codegen.triton import offline as triton_offline
 from prism.config import ROOT
 from prism.report import build
 
@@ -51,6 +52,34 @@ def test_every_configuration_compiles_for_both_architectures(tmp_path, capsys):
     assert os.listdir(tmp_path) == ["offline.json"]
     page = build(tmp_path).read_text()
     assert "4 of 4 compilations of 2 configurations" in page
+
+
+def test_what_the_compiler_does_not_tell_is_unknown(tmp_path, capsys, monkeypatch):
+    """The tool that reads registers and spills from a kernel says nothing; the kernel counts."""
+    tool = tmp_path / "cuobjdump"
+    tool.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "release 12.8" || exit 1\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("TRITON_CUOBJDUMP_PATH", str(tool))
+    run = tmp_path / "run"
+    run.mkdir()
+    only = "offline.configs=1", "offline.devices=[h100]"
+    found, _ = offline(capsys, run / "offline.json", *only)
+    (row,) = found["rows"]
+    assert (row["status"], row["registers"], row["spill_bytes"]) == ("ok", None, None)
+    assert row["shared_bytes"] > 0 and row["kernels"][0]["registers"] is None
+    assert "1 of 1 compilations" in build(run).read_text()
+
+
+def test_a_compiler_without_its_tool_still_compiles(monkeypatch):
+    from triton import knobs
+
+    monkeypatch.delenv("TRITON_CUOBJDUMP_PATH", raising=False)
+    find = triton_offline._cuobjdump.__wrapped__
+    assert find().endswith("cuobjdump")
+    monkeypatch.setattr(vars(type(knobs.nvidia))["cuobjdump"], "default_path", "/nowhere/cuobjdump")
+    assert find() is None
+    monkeypatch.setattr(triton_offline, "_cuobjdump", find)
+    assert triton_offline._used(b"") == {}
 
 
 def test_time_that_is_up_is_that_configurations_failure(tmp_path, capsys):

@@ -10,6 +10,7 @@ or a source that takes too long is that source's failure.
 
 OUT is JSON: `error` (null, or one line), `seconds`, and of each kernel what the compiler reports
 of it: registers of a thread, bytes of local memory of a thread (spills), bytes of shared memory.
+Registers and spills are null where Triton's `cuobjdump`, which reads them, is missing or fails.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -120,23 +122,39 @@ def _stub(arch: int):
 
 def _report(compiled) -> dict:
     """What the compiler says of a kernel. Its shared memory is that which a launch asks for."""
-    from triton.backends import nvidia
-
-    tool = Path(nvidia.__file__).parent / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
-        file.flush()
-        argv = [str(tool), "-res-usage", file.name]
-        text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    used = {key: int(n) for key, n in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text)}
+    used = _used(compiled.asm["cubin"])
+    known = {"REG", "STACK", "LOCAL"} <= used.keys()
     return {
-        "registers": used["REG"],
-        "spill_bytes": used["STACK"] + used["LOCAL"],
+        "registers": used["REG"] if known else None,
+        "spill_bytes": used["STACK"] + used["LOCAL"] if known else None,
         "shared_bytes": compiled.metadata.shared,
         "warps": compiled.metadata.num_warps,
         "ptx_bytes": len(compiled.asm["ptx"]),
         "cubin_bytes": len(compiled.asm["cubin"]),
     }
+
+
+def _used(cubin: bytes) -> dict[str, int]:
+    """What a thread uses, by the name that `cuobjdump` gives it; empty where it tells nothing."""
+    if (tool := _cuobjdump()) is None:
+        return {}
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        argv = [tool, "-res-usage", file.name]
+        text = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    return {key: int(n) for key, n in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text)}
+
+
+@cache
+def _cuobjdump() -> str | None:
+    """Path of the tool that Triton would take: TRITON_CUOBJDUMP_PATH, else the one in its wheel."""
+    from triton import knobs
+
+    try:
+        return knobs.nvidia.cuobjdump.path
+    except (RuntimeError, OSError):  # there is none, or it cannot be run
+        return None
 
 
 def _child(path: Path, arch: int, out: Path) -> None:
@@ -157,6 +175,7 @@ def compile_all(pairs: Sequence[tuple[Path, Path]], arch: int, jobs: int, timeou
     from triton.runtime.cache import triton_key
 
     triton_key()  # a digest of all of Triton's files, which it remembers
+    _cuobjdump()
 
     if any("import torch" in source.read_text() for source, _ in pairs):
         import torch  # noqa: F401
