@@ -5,6 +5,9 @@ a tile more than Triton holds; that estimate is rather too high than too low. Or
 spilled registers, more than a thread has (1020 bytes). That estimate is coarse, and `SPILLING` is
 where it pays: of 550 compiled configurations of the five workloads (sm_80 and sm_90, Triton 3.9) it
 lost 6% of those that fit, 2% of those that spill nothing, and caught 57% of those that spill more.
+What is estimated at 1.5 times the limit of shared memory or more, or at more than 1.2 times
+`SPILLING` registers, was never compiled: how many that fit are lost there is not known. The
+guarantee that nothing is tried that does not fit is of shared memory alone, in those samples.
 """
 
 from __future__ import annotations

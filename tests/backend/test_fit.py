@@ -2,7 +2,10 @@
 
 Configurations of the five workloads, some at random and some near the limit of shared memory, are
 compiled for two architectures. What fits, in the compiler's words: it asks for no more shared
-memory than a block may have, and spills at most as many registers as a thread has.
+memory than a block may have, and spills at most as many registers as a thread has. Only points in a
+window are compiled: with less than `NEAR[1]` times the limit of estimated shared memory and at most
+`HOPELESS` times the estimated registers that rule a program out. Of what lies beyond, which is
+never tried either, these tests say nothing.
 """
 
 import json
@@ -128,7 +131,8 @@ def compiled(name: str, each: int, folder, dtype: str = "fp16", seed: int = 0) -
 
 
 def check_tried(found: list[Compiled]) -> None:
-    """Nothing that does not fit is tried, and the sample has what could be mistaken."""
+    """Nothing that wants too much shared memory is tried, whatever it spills; and the sample has
+    what could be mistaken."""
     tried = [c for c in found if not c.fit.reason]
     for c in tried:
         assert c.report["error"] is None, (c.name, c.report["error"])
@@ -151,7 +155,7 @@ def check_lost(found: list[Compiled]) -> str:
     return f"{len(lost)} of {len(fits)} lost, {len(caught)} of {len(spilling)} that spill caught"
 
 
-def test_what_fits_is_tried_and_nothing_else(tmp_path):
+def test_what_fits_is_tried_and_too_much_shared_memory_is_not(tmp_path):
     """One test, so that the sample is compiled once however tests are shared out."""
     found = []
     for name in DEVICES:

@@ -159,16 +159,19 @@ def test_why_bf16_is_skipped():
 @pytest.mark.parametrize("transposed", [False, True])
 def test_odd_head_dimensions_and_lengths(transposed, tmp_path):
     """GQA with grouped rows, head dimensions 80, 96 and 192 beside 128, lengths that divide
-    nothing (flash-attention#28, flash-attention PR#980, flashinfer#996)."""
+    nothing, among them 1000 keys in chunks of 334 and of 125 (flash-attention#28,
+    flash-attention PR#980, flashinfer#996)."""
     cases = [(1, 2, 7, 100, 80, 80), (1, 2, 1, 17, 96, 96), (1, 1, 5, 33, 192, 128)]
     cases += [(1, 2, 16, 64, 128, 128), (2, 1, 1, 125, 80, 48), (1, 1, 17, 257, 16, 5)]
+    cases += [(1, 1, 7, 1000, 128, 128), (2, 1, 7, 1000, 128, 128)]
+    loops = [3] * (len(cases) - 1) + [8]
     jobs, expected = [], []
-    for number, sizes in enumerate(cases):
+    for number, (sizes, loop) in enumerate(zip(cases, loops, strict=True)):
         program, mapped = attention(*sizes, dtype="fp16")
         inputs = write_case(program, tmp_path / str(number), number, 1 << 20).inputs()
         wide = {n: widen(a, "fp16") for n, a in inputs.items()}
         expected.append(evaluate(program, wide)["O"])
-        chosen = [{"x": sizes[0], "y": sizes[1], "i": 3}]
+        chosen = [{"x": sizes[0], "y": sizes[1], "i": loop}]
         source = TRITON.source(lower(Concrete(program, mapped, chosen, OPTIONS)))
         jobs.append((source, {n: a.astype(np.float32) for n, a in wide.items()}, transposed))
     for answer, value in zip(run_all(jobs), expected, strict=True):
