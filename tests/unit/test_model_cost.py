@@ -1,25 +1,33 @@
 """The modelled time: a bound from below, and an order that follows from bytes, waves and work."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import yaml
-from codegen_graphs import attention, flash_decoding, rmsnorm, rmsnorm_library
+from codegen_graphs import (
+    attention,
+    flash_decoding,
+    graph,
+    library,
+    load,
+    op,
+    rmsnorm,
+    rmsnorm_library,
+)
 
 from prism.codegen.lower import lower
 from prism.codegen.triton.axes import Axes
 from prism.config import root
 from prism.errors import PrismError
 from prism.instantiate.concrete import Concrete
-from prism.measure.strategy import RankedStrategy, Space
-from prism.model import CPU, Device
+from prism.model import Device
 from prism.model.cost import cost
 from prism.model.fit import fit
-from prism.model.rank import rank
 from prism.model.roofline import compulsory_bytes, product_flops, roofline_us
 from prism.model.traffic import traffic
 from prism.model.work import work
-from prism.program import Builder
+from prism.program import Builder, Op
 
 OPTIONS = {"num_warps": 4, "num_stages": 3}
 
@@ -185,6 +193,41 @@ def test_spilled_registers_pass_through_the_cache():
     assert one.us > 1.3 * four.us and one.bytes == four.bytes
 
 
+def test_stages_do_not_hide_what_statements_wait_for_each_other():
+    """Two products and a sum an iteration, on little data: a fourth stage gains almost nothing."""
+    pair = attention(1, 8, 16, 2048, 64, 64, "fp16")
+    three, four = (
+        cost(lowered(pair, {"x": 1, "y": 8, "i": 128}, num_stages=n), A100) for n in (3, 4)
+    )
+    assert four.bound == "latency" and 0.9 * three.us < four.us < three.us
+
+
+def test_half_the_rows_are_no_slower_without_hoppers_instructions():
+    """32 rows are too few for wgmma; the older instructions still are faster than memory."""
+    few, more = (
+        cost(lowered(rmsnorm(n, 4096, 132 * 64, "fp16"), {"x": 132, "i": 64}), H200)
+        for n in (32, 64)
+    )
+    assert few.us <= more.us and few.bound == "memory"
+
+
+def test_functions_cost_more_than_sums():
+    """By how many instructions they take, on the same data."""
+    times = []
+    for kind in (Op.SQUARE, Op.EXP, Op.SILU, Op.GELU):
+        b = Builder("outer", {"n": 1024, "f": 1024}, "fp32")
+        value = b.mul(b.input("A", "n"), b.input("B", "f"))
+        mapped = op(Op.MUL, load("A", "n"), load("B", "f"))
+        for _ in range(3):
+            value, mapped = getattr(b, kind.value)(value), op(kind, mapped)
+        pair = (
+            b.build(O=b.sum(value, "f")),
+            graph(op(Op.SAVE, op(Op.SUM, mapped, arg="f"), arg="O"), grid="x", ones="A.n.x O.n.x"),
+        )
+        times.append(cost(lowered(pair, {"x": 512}), A100).us)
+    assert all(1.3 * less < more for less, more in pairwise(times)), times
+
+
 def test_every_kernel_is_launched():
     one = lowered(attention(1, 2, 1, 256, 64, 64, "fp16"), {"x": 1, "y": 2, "i": 8})
     split = flash_decoding(1, 2, 1, 256, 64, 64, "fp16")
@@ -204,82 +247,12 @@ def test_library_operators_have_a_cost():
     assert fit(tile, A100).reason == ""
 
 
-# Ranking --------------------------------------------------------------------------------------
-
-
-def points(count=5):
-    program, graph = rmsnorm(8, 4096, 4096, "fp16")
-    return [
-        (f"x{2**k}", Concrete(program, graph, ({"x": 2**k, "i": 64},), OPTIONS))
-        for k in range(1, count + 1)
-    ]
-
-
-def test_rank_orders_by_modelled_time_and_leaves_out_what_does_not_fit():
-    drawn = points(7)
-    unfit = [name for name, concrete in drawn if fit(lower(concrete), A100).reason]
-    assert "x2" in unfit and "x64" not in unfit
-    ranked = rank(drawn, device())
-    times = [us for us, _, _ in ranked]
-    assert times == sorted(times)
-    assert {name for _, name, _ in ranked} == {name for name, _ in drawn} - set(unfit)
-    assert ranked[0][1] == "x128"
-    assert all(us == cost(lower(concrete), A100).us for us, _, concrete in ranked)
-
-
-def test_rank_leaves_out_what_cannot_be_lowered():
-    program, graph = rmsnorm(8, 4096, 4096, "fp16")
-    bad = Concrete(program, graph, ({"x": 128, "i": 4095},), OPTIONS)
-    assert rank([("bad", bad)], device()) == []
-
-
-def test_rank_needs_a_gpu():
-    with pytest.raises(PrismError) as error:
-        rank(points(), CPU)
-    assert str(error.value) == (
-        "device cpu: configurations are ranked by a model of GPUs; use tune=random on this device"
-    )
-
-
-def space(**changes) -> Space:
-    program, graph = rmsnorm(8, 4096, 4096, "fp16")
-    options = {"num_warps": (4, 8), "num_stages": (2, 3)}
-    given = {"limit": 12, "seed": 0, "scratch_bytes": 1 << 20, "device": device()}
-    return Space(program, [("g", graph)], options, **given | changes)
-
-
-def test_ranked_strategy_proposes_the_fastest_and_every_fourth_at_random():
-    strategy, here = RankedStrategy(), space()
-    proposed = []
-    while batch := strategy.propose(here, [{}] * len(proposed), 7):
-        proposed += batch
-    times = [cost(lower(concrete), here.device.gpu).us for _, concrete in proposed]
-    ranked = [us for at, us in enumerate(times) if at % 4 != 3]
-    assert len(proposed) > 40
-    first, kinds = [], set()  # times of the first of each kind
-    for at, (us, (_, concrete)) in enumerate(zip(times, proposed, strict=True)):
-        kind = tuple(concrete.sizes[0].values())
-        if at % 4 != 3 and kind not in kinds:
-            first.append(us)
-        kinds.add(kind)
-    assert len(first) > 6 and first == sorted(first)
-    assert ranked[0] == min(times) and times != sorted(times)
-    assert not any(fit(lower(concrete), here.device.gpu).reason for _, concrete in proposed)
-    assert len({concrete.digest() for _, concrete in proposed}) == len(proposed)
-    assert strategy.pruned > 0
-    again = RankedStrategy()
-    assert again.propose(here, [], 7) == proposed[:7]
-
-
-def test_ranked_strategy_does_not_try_all_options_of_one_kind_first():
-    strategy, here = RankedStrategy(), space()
-    first = [concrete for _, concrete in strategy.propose(here, [], 12)]
-    kinds = {tuple(concrete.sizes[0].values()) for concrete in first}
-    points = [("g", concrete) for concrete in first]
-    plain = {tuple(c.sizes[0].values()) for *_, c in rank(points, device())[:4]}
-    assert len(kinds) > 6 > len(plain)
-
-
-def test_ranked_strategy_needs_a_gpu():
-    with pytest.raises(PrismError, match="use tune=random"):
-        RankedStrategy().propose(space(device=CPU), [], 4)
+def test_a_library_result_is_copied_to_where_it_belongs():
+    """A vendor's product with a large result loses to a generated one that stores it in place."""
+    b = Builder("outer", {"n": 8192, "d": 32, "f": 8192}, "fp16")
+    program = b.build(O=b.matmul(b.input("X", "n d"), b.input("W", "d f"), "d"))
+    product = op(Op.MATMUL, load("X", "n d"), load("W", "d f"), arg="d")
+    own = graph(op(Op.SAVE, product, arg="O"), grid="xy", ones="X.n.x W.f.y O.n.x O.f.y")
+    generated = cost(lowered((program, own), {"x": 128, "y": 128}), A100)
+    vendors = cost(lowered((program, library(product, "O")), {}), A100)
+    assert vendors.us > 1.5 * generated.us and vendors.bytes > 2.9 * generated.bytes
