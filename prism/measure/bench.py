@@ -31,13 +31,15 @@ from prism.measure.tune import (
     read_winner,
     stored_source,
 )
-from prism.model.roofline import roofline_us
+from prism.model.device import Gpu
+from prism.model.roofline import compulsory_bytes, roofline_us
 from prism.program import Program
 
 __all__ = ["LATE", "BaselineSpec", "BenchSettings", "bench", "failures"]
 
 PRISM, READ = "prism", "read"
 JUDGED_FROM_US = 50.0  # below, starting threads and not memory decides the reading kernel's time
+JUDGED_FROM_REPLAYS = 2.0  # the same on a GPU, in replays of a kernel that does nothing
 
 
 def bench(
@@ -115,7 +117,7 @@ def _template(case: Case, settings: BenchSettings, context: Mapping[str, object]
         "controls": gate.controls(),
         "input_bytes": case.data["input_bytes"],
         "copies": case.data["copies"],
-        "roofline_us": roofline_us(case.program, gpu) if gpu is not None else None,
+        **_modelled(case.program, gpu),
         "threads": settings.threads,
         "seed": settings.seed,
         "versions": facts.pop("versions"),
@@ -125,6 +127,14 @@ def _template(case: Case, settings: BenchSettings, context: Mapping[str, object]
         "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     return shared | {k: v for k, v in context.items() if k in known}
+
+
+def _modelled(program: Program, gpu: Gpu | None) -> dict[str, float | None]:
+    """The least time on a GPU, and what of it is memory's at the modelled bandwidth."""
+    if gpu is None:
+        return {"roofline_us": None, "bandwidth_us": None}
+    memory = compulsory_bytes(program) / (gpu.bandwidth_gbs * 1e3)
+    return {"roofline_us": roofline_us(program, gpu), "bandwidth_us": memory}
 
 
 def _job(case: Case, settings: BenchSettings, **rest) -> dict:
@@ -174,6 +184,7 @@ def _read(case: Case, settings: BenchSettings, template: dict) -> System:
     system = System(Row(system=READ, **{**template, "search_seconds": None, "search": {}}))
     system.row.controls, system.row.bound_note = {}, ""
     system.row.bound_max = system.row.bound_rms = None
+    system.row.roofline_us = system.row.bandwidth_us = None  # it writes and computes nothing
     system.source = read_source(case, backend_of(settings.device.backend))
     return system
 
@@ -206,7 +217,8 @@ def _finished(systems: Sequence[System], settings: BenchSettings) -> list[dict]:
     for system in systems:
         if system.row.status == "ok":
             system.row.set_samples(system.cold, system.warm)
-    read = next(s.row.median_us for s in systems if s.row.system == READ)
+    reading = next(s.row for s in systems if s.row.system == READ)
+    read, judged_from = reading.median_us, _judged_from(reading)
     for system in systems:
         row = system.row
         row.read_us = read
@@ -223,10 +235,16 @@ def _finished(systems: Sequence[System], settings: BenchSettings) -> list[dict]:
         if read is None:
             continue
         row.read_speed_fraction = read / row.median_us
-        if read >= JUDGED_FROM_US and row.median_us < settings.read_tolerance * read:
+        if read >= judged_from and row.median_us < settings.read_tolerance * read:
             row.status = "suspect"
             row.reason = (
                 f"{row.median_us:.1f} us is less than {settings.read_tolerance:g} times the "
                 f"{read:.1f} us of merely reading the inputs"
             )
     return [system.row.to_json() for system in systems]
+
+
+def _judged_from(reading: Row) -> float:
+    """Microseconds of reading from which on memory decides them."""
+    least = reading.evidence.get("least_replay_us")
+    return JUDGED_FROM_US if least is None else JUDGED_FROM_REPLAYS * least

@@ -41,7 +41,9 @@ class Candidates:
         self._most = ROTATION if device.torch == "cuda" else None
 
     def run(self, command: Mapping) -> dict:
-        """Gate, then cold times; the result as `executor.Executor.run` has it.
+        """Gate, then cold times; the result as `executor.Executor.run` has it, and `unwell` when no
+        candidate should follow in this process: a failed capture leaves PyTorch's allocator and
+        generators as they are during one.
 
         Command: `library`, `seconds`, `at_least`, `at_most`, `give_up_us`, and `thorough`, which
         adds inputs with other strides and that outputs follow inputs. Raises Unwell.
@@ -52,7 +54,7 @@ class Candidates:
             result = _failed(error)
         if result["status"] != "ok":
             self._recover(result["reason"])
-        return result
+        return {**result, "unwell": self._timer.facts().get("captured") is False}
 
     def _run(self, command: Mapping) -> dict:
         kernel = TritonKernel(Path(command["library"]), self._case, self._device)
@@ -70,6 +72,10 @@ class Candidates:
         if min(samples) <= command["give_up_us"]:
             limits = command["seconds"], command["at_least"], command["at_most"]
             samples += self._timer.time(calls, *limits, first=3)
+        for number in range(len(self._copies.sets[: self._most])):  # not the next one's fault
+            if reason := self._copies.overwritten(number):
+                reason = f"{reason} while it was timed"
+                return {**result, "status": "failed", "reason": reason}
         return {
             **result,
             "status": "ok",

@@ -46,10 +46,13 @@ class CudaTimer:
         """Replays of the calls, captured one by one; the calls themselves where that fails."""
         _warm_up(calls[0])
         self._facts = {"direct_call_us": _direct(calls[0])}
+        stream = torch.cuda.current_stream()
         try:
             found = _captured(calls)
             self.name = "CUDA events around one replay of a CUDA graph"
         except Exception as error:  # whatever a system does that cannot be captured
+            self._facts["captured"] = False
+            torch.cuda.set_stream(stream)  # a capture that cannot be ended leaves its own
             torch.cuda.synchronize()  # raises when the device has failed, not only the capture
             found = list(calls)
             why = " ".join(str(error).split())[:200]

@@ -77,6 +77,19 @@ def environment(threads: int) -> dict:
     }
 
 
+def half_reductions() -> dict:
+    """Whether products of 16-bit operands on this process's GPU may be summed in 16 bits."""
+    import torch
+
+    products = torch.backends.cuda.matmul
+    return {
+        "half_precision_reductions": {
+            "fp16": products.allow_fp16_reduced_precision_reduction,
+            "bf16": products.allow_bf16_reduced_precision_reduction,
+        }
+    }
+
+
 def versions() -> dict[str, str | None]:
     """Python, libraries and the C++ compiler; None for what is not there."""
     found: dict[str, str | None] = {"python": platform.python_version()}

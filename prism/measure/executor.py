@@ -155,7 +155,7 @@ class WorkerExecutor:
             self._worker.close()
             self._worker = None
 
-    def _ask(self, library: Path, trial: Trial, thorough: bool) -> dict:
+    def _ask(self, library: Path, trial: Trial, thorough: bool, again: bool = True) -> dict:
         self.start()
         worker = self._worker
         if not self._ready:
@@ -166,10 +166,17 @@ class WorkerExecutor:
             self._ready = True
         command = {"do": "candidate", "library": str(library), **asdict(trial)}
         try:
-            return worker.ask({**command, "thorough": thorough}, trial.timeout)["result"]
+            result = worker.ask({**command, "thorough": thorough}, trial.timeout)["result"]
         except Failure as failure:
             self._worker = None
-            return {"status": "failed", "cause": failure.cause, "reason": str(failure)}
+            if failure.cause != "astray":
+                return {"status": "failed", "cause": failure.cause, "reason": str(failure)}
+            if again:  # what a candidate before left: this one has a worker of its own
+                return self._ask(library, trial, thorough, again=False)
+            return {"status": "failed", "cause": "crash", "reason": str(failure)}
+        if result.pop("unwell", False):
+            self.close()  # the next candidate gets a worker of its own
+        return result
 
     def _dead(self, failure: Failure) -> PrismError:
         self._worker = None

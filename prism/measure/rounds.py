@@ -16,6 +16,7 @@ from prism.measure.worker import Failure, Worker
 from prism.model.device import Device
 
 LATE = "the time was over before it was measured"
+CUT = "cut"  # the cause of a row, see `rows.Row`
 Progress = Callable[[str, int, int], None]
 WARM_SHARE = 0.25  # of a turn
 MIN_TURN = 0.005  # seconds
@@ -30,7 +31,8 @@ class BenchSettings:
     A turn is the share of one system in one round, three quarters of it cold; after it,
     `settle_seconds` let its threads fall asleep. A time below `read_tolerance` times that of merely
     reading the inputs is suspect. At the time `until` (of `time.monotonic`) systems that are not
-    done fail with the reason `LATE`.
+    done fail with the reason `LATE`. With `limited`, `prepare_timeout` is what the limit of a run
+    left: a baseline that needs longer is `CUT`, and does not hang.
     """
 
     device: Device
@@ -44,6 +46,7 @@ class BenchSettings:
     settle_seconds: float = 0.01
     read_tolerance: float = 0.75
     until: float = math.inf
+    limited: bool = False
 
 
 @dataclass
@@ -85,7 +88,7 @@ def measure(
     before = clocks() if settings.device.torch == "cuda" else {}
     _rounds(systems, settings, progress)
     if before:
-        taken = {"before": before, "after": clocks()}
+        taken = {"idle_before": before, "idle_after": clocks()}  # as nothing runs by then
         for system in systems:
             system.row.environment = {**system.row.environment, "clocks": taken}
     for system in systems:
@@ -161,13 +164,19 @@ def _prepare(system: System, settings: BenchSettings) -> None:
     if left <= 0:
         system.worker.close()
         return system.fail(LATE)
-    answer = system.ask({"do": "prepare"}, min(settings.prepare_timeout, left))
-    if answer is None:
+    seconds = min(settings.prepare_timeout, left)
+    try:
+        answer = system.worker.ask({"do": "prepare"}, seconds)
+    except Failure as failure:
         if time.monotonic() >= settings.until:
-            system.fail(LATE)
-        return
+            return system.fail(LATE)
+        if settings.limited and failure.cause == "hang" and "adapter" in system.job:
+            row.cause, row.evidence = CUT, {"waited_seconds": seconds}
+            return system.fail(f"the time limit left {seconds:.0f} s for compiling")
+        return system.fail(str(failure), failure.status)
     row.timer = answer["timer"]
     row.versions = {**row.versions, **answer["versions"]}
+    row.environment = {**row.environment, **answer.get("environment", {})}
     if answer["compile_seconds"] is not None:
         row.compile_seconds = answer["compile_seconds"]
     verdict = answer["verdict"]

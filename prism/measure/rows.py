@@ -34,6 +34,7 @@ class Row:
     device: str = "cpu"
     status: str = "failed"
     reason: str = ""
+    cause: str = ""  # of a system that the limit of a run kept from compiling: "cut" or "left out"
     verdict: str | None = None
     error_max: float | None = None
     error_rms: float | None = None
@@ -56,6 +57,7 @@ class Row:
     read_us: float | None = None
     read_speed_fraction: float | None = None
     roofline_us: float | None = None  # modelled, from the device's data sheet
+    bandwidth_us: float | None = None  # modelled: what of it memory needs; all where it limits
     roofline_fraction: float | None = None  # of the modelled roofline in the measured median
     input_bytes: int | None = None
     copies: int | None = None

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from prism.measure.baseline import BaselineSpec, load_adapter
+from prism.measure.environment import half_reductions
 from prism.measure.freshness import stale_input
 from prism.measure.gate import Gate, Outputs
 from prism.measure.inputs import Case, Rotation
@@ -76,7 +77,12 @@ class ModuleSystem:
             self.calls = timer.prepare(self.kernel.rotating_calls(self.copies))
         if verdict is not None and verdict.passed:
             verdict = gate_timed(gate, self.copies, self.calls)
-        return {"verdict": verdict and verdict.to_json(), "versions": {}, "compile_seconds": None}
+        return {
+            "verdict": verdict and verdict.to_json(),
+            "versions": {},
+            "environment": half_reductions(),
+            "compile_seconds": None,
+        }
 
     def finish(self) -> dict:
         """Nothing to add."""
@@ -91,7 +97,9 @@ class TorchSystem:
 
         set_up(job["threads"])
         case = Case(Path(job["case"]))
-        self.copies = Copies(case, job["copies"], Device.from_json(job["device"]).torch)
+        device = Device.from_json(job["device"])
+        self.copies = Copies(case, job["copies"], device.torch)
+        self.environment = half_reductions() if device.gpu is not None else {}
         spec = BaselineSpec(job["name"], job["adapter"], job["options"])
         self.adapter = load_adapter(spec)
         self.calls: list[Call] = []
@@ -114,6 +122,7 @@ class TorchSystem:
         return {
             "verdict": verdict.to_json(),
             "versions": self.adapter.version(),
+            "environment": self.environment,
             "compile_seconds": seconds,
         }
 

@@ -18,7 +18,8 @@ from prism.measure.bench import BaselineSpec, BenchSettings, bench, failures
 from prism.measure.compile import sha256
 from prism.measure.gate import CONTROLS, Error
 from prism.measure.inputs import write_case
-from prism.measure.rows import read_rows
+from prism.measure.rounds import System
+from prism.measure.rows import Row, read_rows
 from prism.model.device import CPU, Device
 from prism.program import Builder
 
@@ -296,6 +297,20 @@ def test_replayed_outputs_are_caught(tmp_path):
     rows = bench(program(), None, [spec], settings(), tmp_path / "rows.jsonl", {})
     row = by_system(rows)["replays"]
     assert row["status"] == "failed" and "do not change with input X" in row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("least", "read_us", "status"),
+    [(2.0, 4.5, "suspect"), (2.0, 3.5, "ok"), (None, 45.0, "ok"), (None, 55.0, "suspect")],
+)
+def test_reading_judges_from_twice_the_least_replay_of_a_gpu(least, read_us, status):
+    made = []
+    for name, took in (("prism", read_us / 2), ("read", read_us)):
+        row = Row("w", "c", {"n": 4}, "fp16", name, status="ok", verdict="n/a")
+        row.evidence = {} if least is None else {"least_replay_us": least}
+        made.append(System(row, cold=[took], warm=[took]))
+    ours, read = benching._finished(made, BenchSettings(device=CPU))
+    assert ours["status"] == status and read["status"] == "ok"
 
 
 def test_a_time_below_that_of_reading_is_suspect(tmp_path):

@@ -3,7 +3,9 @@ in one worker, tuning, replay and benchmark. Times are of the interpreter and sa
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from codegen_graphs import rmsnorm, rmsnorm_library
@@ -11,10 +13,13 @@ from devices import A100, INTERPRETER
 
 from prism.errors import PrismError
 from prism.measure import bench as benching
+from prism.measure import candidates as in_worker
+from prism.measure import executor
 from prism.measure.bench import BaselineSpec, BenchSettings, bench
 from prism.measure.eager_case import prepare_case
 from prism.measure.executor import Trial, WorkerExecutor
 from prism.measure.race import Limits
+from prism.measure.timers import HostTimer
 from prism.measure.tune import TuneBudget, read_winner, replay, tune
 from prism.model.device import CPU
 from prism.program import Builder
@@ -108,6 +113,73 @@ def test_a_wrong_module_fails_alone_and_the_next_one_is_right(worker, module, bo
     assert not result.get("samples_us")
     after = worker.run(module(GOOD), Trial(0.0, 3, 3, timeout=120))
     assert after["status"] == "ok", after["reason"]
+
+
+def test_answers_of_a_process_that_a_candidate_forked_are_not_those_of_the_next(worker, module):
+    worker.run(module("    os.fork()\n" + GOOD), Trial(0.0, 3, 3, timeout=120))
+    bodies = ("    raise ValueError('wrong')\n", GOOD, "    o.zero_()\n", GOOD)
+    statuses = [worker.run(module(b), Trial(0.0, 3, 3, timeout=120))["status"] for b in bodies]
+    assert statuses == ["failed", "ok", "failed", "ok"]
+    assert worker.verify(module(GOOD), Trial(0.0, 3, 3, timeout=120))["status"] == "ok"
+
+
+def test_inputs_that_a_candidate_changes_while_timed_are_its_failure(worker, module):
+    body = "    kept.append(1)\n    if len(kept) > 3:\n        x.add_(1)\n" + GOOD
+    result = worker.run(module(body), Trial(0.0, 3, 3, timeout=120))
+    assert (result["status"], result["cause"]) == ("failed", "gate"), result
+    assert result["reason"].startswith("input X: overwritten")
+    assert not result.get("samples_us")
+    assert worker.run(module(GOOD), Trial(0.0, 3, 3, timeout=120))["status"] == "ok"
+
+
+class NotCaptured(HostTimer):
+    """As a GPU's timer after a capture that failed."""
+
+    name = "one direct call; not captured: why"
+
+    def facts(self):
+        return {"captured": False}
+
+
+def test_a_candidate_that_cannot_be_captured_keeps_its_result_and_is_the_last(
+    worker, module, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(in_worker, "timer_for", lambda device: NotCaptured())
+    alone = in_worker.Candidates(worker._job)
+    command = {"library": str(module(GOOD)), **asdict(Trial(0.0, 3, 3)), "thorough": False}
+    result = alone.run(command)
+    assert (result["status"], result["timer"], result["unwell"]) == ("ok", NotCaptured.name, True)
+    monkeypatch.undo()
+    assert in_worker.Candidates(worker._job).run(command)["unwell"] is False
+
+
+def test_an_unwell_worker_is_replaced(tmp_path, monkeypatch):
+    made = []
+
+    class Stub:
+        def __init__(self, *_):
+            made.append(self)
+            self.open = True
+
+        def send(self, command):
+            pass
+
+        def answer(self, command, timeout):
+            return {}
+
+        def ask(self, command, timeout):
+            assert self.open
+            return {"result": {"status": "ok", "unwell": command["library"] == "bad"}}
+
+        def close(self):
+            self.open = False
+
+    monkeypatch.setattr(executor, "Worker", Stub)
+    case = SimpleNamespace(folder=tmp_path, data={"copies": 2})
+    ran = WorkerExecutor(case, INTERPRETER, tmp_path, 1)
+    for library in ("good", "bad", "good"):
+        assert ran.run(Path(library), Trial()) == {"status": "ok"}
+    assert [stub.open for stub in made] == [False, True]
 
 
 def test_a_worker_goes_on_from_candidate_to_candidate_until_one_ends_it(worker, module, tmp_path):
@@ -213,7 +285,12 @@ def test_the_rows_of_a_device_with_a_model(tuned, tmp_path, monkeypatch):
         assert row["status"] == "ok", row["reason"]
         assert (row["n"], row["warm_n"], row["rounds"]) == (5, 5, 2)
         assert row["device"] == "interpreter" and row["copies"] <= 4
+        assert "fp16" in row["environment"]["half_precision_reductions"]
+        if name == "read":  # it does not do what the roofline is of
+            assert row["roofline_us"] is row["bandwidth_us"] is row["roofline_fraction"] is None
+            continue
         assert row["roofline_fraction"] == row["roofline_us"] / row["median_us"] < 1
+        assert 0 < row["bandwidth_us"] <= row["roofline_us"]
     prism = found["prism"]
     assert prism["registers"] == result["registers"] and prism["shared_bytes"] is not None
     assert prism["modelled_us"] == result["modelled_us"] == read_winner(out)["modelled_us"]
@@ -222,5 +299,6 @@ def test_the_rows_of_a_device_with_a_model(tuned, tmp_path, monkeypatch):
     json.dumps(rows)
     monkeypatch.setattr(benching, "roofline_us", lambda *_: 1e12)
     rows = bench(program, out, [], settings, tmp_path / "rows.jsonl", {})
-    for row in rows:
-        assert row["status"] == "suspect" and "(modelled) that device interpreter" in row["reason"]
+    ours, read = rows
+    assert ours["status"] == "suspect" and "(modelled) that device interpreter" in ours["reason"]
+    assert read["status"] == "ok", "reading is not bound by the program's roofline"

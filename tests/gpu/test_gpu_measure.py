@@ -91,7 +91,7 @@ def test_tuning_replay_and_rows(device, tmp_path, make):
         assert row["status"] == "ok", (row["system"], row["reason"])
         assert "CUDA graph" in row["timer"] and row["n"] >= 9
         assert row["evidence"]["direct_call_us"] > 0
-        assert row["environment"]["clocks"]["before"]["clocks.sm"]
+        assert row["environment"]["clocks"]["idle_before"]["clocks.sm"]
     compiled = next(row for row in rows if row["system"] == "compiled")
     assert compiled["evidence"]["mode"] == "max-autotune-no-cudagraphs"
 

@@ -44,6 +44,7 @@ class FakeCuda:
 
         self.Event, self.CUDAGraph = Event, CUDAGraph
         self.synchronized = 0
+        self.current = "main"
 
     def synchronize(self):
         self.synchronized = len(self.log)
@@ -60,19 +61,27 @@ class FakeCuda:
     def graph(self, graph, pool):
         assert pool == "pool"
         before, self.log = self.log, []
+        stream, self.current = self.current, "capture"
         yield
         graph.held, self.log = self.log, before
-        if self.fails:
+        if self.fails:  # as in PyTorch, which then does not go back to the stream before
             raise RuntimeError("operation not permitted\nwhen stream is capturing")
+        self.current = stream
 
     def Stream(self):
-        return SimpleNamespace(wait_stream=lambda other: None)
+        return SimpleNamespace(wait_stream=lambda other: None, name="side")
 
-    current_stream = Stream
+    def current_stream(self):
+        return SimpleNamespace(wait_stream=lambda other: None, name=self.current)
+
+    def set_stream(self, stream):
+        self.current = stream.name
 
     @contextmanager
     def stream(self, stream):
+        before, self.current = self.current, stream.name
         yield
+        self.current = before
 
 
 class Buffer:
@@ -149,6 +158,38 @@ def test_what_cannot_be_captured_is_timed_as_it_is_and_says_so(cuda):
     )
     facts = timer.facts()
     assert facts["captured"] is False and facts["direct_call_us"] > 0
+    assert cuda.current == "main", "what follows does not run on the capture's stream"
+
+
+def test_a_failed_capture_is_known_where_the_timer_cannot_go_on(cuda, monkeypatch):
+    cuda.fails = True
+    timer = cuda_timer.CudaTimer(A100.gpu)
+
+    def dead(call):
+        raise RuntimeError("the device is lost")
+
+    monkeypatch.setattr(timer, "_calibrate", dead)
+    with pytest.raises(RuntimeError, match="is lost"):
+        timer.prepare(calls_on(cuda))
+    assert timer.facts()["captured"] is False
+
+
+def test_a_call_is_warmed_up_on_a_stream_of_its_own_before_it_is_captured(cuda):
+    streams = []
+    cuda_timer.CudaTimer(A100.gpu).prepare([lambda: streams.append(cuda.current)])
+    warm, direct = streams.count("side"), streams.count("main")
+    assert streams == ["side"] * warm + ["main"] * direct + ["capture"]
+    assert warm == 3 and 1 <= direct <= 10, "a kernel is compiled, and tuned, in the first calls"
+
+
+@pytest.mark.parametrize(("host_s", "ahead_us"), [(1.0, 5000.0), (1e-9, 20.0)])
+def test_a_slow_host_does_not_keep_the_device_busy_for_seconds(cuda, monkeypatch, host_s, ahead_us):
+    clock = iter(range(10_000))
+    monkeypatch.setattr(cuda_timer.time, "perf_counter", lambda: next(clock) * host_s)
+    timer = cuda_timer.CudaTimer(A100.gpu)
+    timer.prepare(calls_on(cuda))
+    timer.time(calls_on(cuda), 0.0, 1, 1)
+    assert cuda.cycles == pytest.approx(ahead_us * 1410)
 
 
 def test_the_device_is_busy_for_longer_than_the_host_needs(cuda, monkeypatch):
