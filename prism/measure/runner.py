@@ -2,8 +2,8 @@
 
 `python -m prism.measure.runner JOB.json` answers one JSON line on its first standard output for
 each line it is sent: {"do": "start"}, {"do": "prepare"}, {"do": "turn", "state": "cold" | "warm",
-"seconds": s, "samples": n or null}, {"do": "finish"}. It ends when its input ends. All that
-libraries print goes to standard error.
+"seconds": s, "samples": n or null}, {"do": "finish"}. An answer bears the "number" of its command.
+It ends when its input ends. All that libraries print goes to standard error.
 
 Job: see `systems`. A job with `candidates` is instead given one tuning candidate after another:
 {"do": "start"}, then {"do": "candidate", ...} (see `candidates`).
@@ -64,14 +64,15 @@ def serve(job: Mapping, source, sink) -> None:
     """Answers commands until the input ends; the first makes what the job asks for."""
     answer: Answer | None = None
     for line in source:
+        command = json.loads(line)
         try:
             answer = answer or (tuning if job.get("candidates") else benchmark)(job)
-            found = answer(json.loads(line))
+            found = answer(command)
         except Unavailable as error:
             found = {"unavailable": one_line(error)}
         except Exception as error:  # whatever a system raises becomes its row's reason
             found = {"failed": one_line(error)}
-        sink.write(json.dumps(found) + "\n")
+        sink.write(json.dumps({**found, "number": command.get("number")}) + "\n")
         sink.flush()
 
 

@@ -19,7 +19,8 @@ from prism.measure import children
 class Failure(Exception):
     """The child cannot go on; `status` and the message go into its row.
 
-    `cause` is "hang", "memory" or "crash", as of a candidate.
+    `cause` is "hang", "memory" or "crash", as of a candidate, or "astray" when what came is no
+    answer to the command: a system before may have left a process that answers too.
     """
 
     def __init__(self, reason: str, status: str = "failed", cause: str = "crash"):
@@ -35,6 +36,7 @@ class Worker:
         write_json(path, job)
         self._stderr = tempfile.TemporaryFile(dir=work)  # noqa: SIM115 - closed in close
         self._buffer = b""
+        self._sent = self._answered = 0  # commands are numbered, and answers bear their numbers
         self._process = subprocess.Popen(
             [sys.executable, "-m", "prism.measure.runner", str(path)],
             stdin=subprocess.PIPE,
@@ -51,8 +53,10 @@ class Worker:
 
     def send(self, command: dict) -> None:
         """Sends a command; `answer` waits for what it gives."""
+        self._sent += 1
         try:
-            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            line = json.dumps({**command, "number": self._sent})
+            self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
             raise self._ended(_what(command)) from None
@@ -60,13 +64,18 @@ class Worker:
     def answer(self, command: dict, timeout: float) -> dict:
         """The answer to a command that was sent."""
         answer = self._answer(_what(command), timeout)
+        self._answered += 1
+        if not isinstance(answer, dict) or answer.pop("number", None) != self._answered:
+            self.close()
+            reason = f"answered more or other than it was asked (during {_what(command)})"
+            raise Failure(reason, cause="astray")
         for status in ("failed", "unavailable"):
             if status in answer:
                 self.close()
                 raise Failure(answer[status], status)
         return answer
 
-    def _answer(self, what: str, timeout: float) -> dict:
+    def _answer(self, what: str, timeout: float) -> object:
         end = time.monotonic() + timeout
         descriptor = self._process.stdout.fileno()
         while b"\n" not in self._buffer:
@@ -79,7 +88,10 @@ class Worker:
                 raise self._ended(what)
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
-        return json.loads(line)
+        try:
+            return json.loads(line)
+        except ValueError:
+            return None
 
     def _ended(self, what: str) -> Failure:
         try:
