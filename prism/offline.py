@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -30,7 +30,7 @@ from prism.instantiate.concrete import Concrete
 from prism.instantiate.sampling import sample
 from prism.measure.compile import Compiled, compile_all, sha256
 from prism.measure.lock import work_folder
-from prism.model.cost import cost
+from prism.model.cost import Cost, cost
 from prism.model.device import Device
 from prism.model.fit import Fit, fit
 from prism.model.rank import rank
@@ -77,7 +77,7 @@ class _Tried:
     cause: str = ""
     reason: str = ""
     fits: dict[str, Fit] = field(default_factory=dict)  # by device, as the next one
-    modelled_us: dict[str, float] = field(default_factory=dict)
+    costs: dict[str, Cost] = field(default_factory=dict)  # modelled
 
     def fail(self, cause: str, reason: str) -> None:
         self.cause, self.reason = cause, " ".join(reason.split())
@@ -223,7 +223,7 @@ def _prepared(tried: _Tried, devices: Sequence[Device]) -> _Tried:
         if tried.fitting():
             tried.source = manifest.source(tried.tile)
         fitting = [device for device in devices if device.name in tried.fitting()]
-        tried.modelled_us = {d.name: cost(tried.tile, d.gpu).us for d in fitting}
+        tried.costs = {d.name: cost(tried.tile, d.gpu) for d in fitting}
     except LoweringError as error:
         tried.fail("lower", str(error))
     return tried
@@ -283,8 +283,10 @@ def _watching(folder: Path, say: Callable[[int], None]) -> Iterator[None]:
 
 
 def _row(tried: _Tried, device: Device, compiled: Compiled | None, limit_s: float) -> dict:
-    """One configuration on one device. `modelled_us` and `estimated_shared_bytes` are modelled."""
+    """One configuration on one device. `modelled_us`, `modelled` (a `model.cost.Cost`) and
+    `estimated_shared_bytes` are modelled."""
     fitted, facts = tried.fits.get(device.name), compiled.facts if compiled else {}
+    modelled = tried.costs.get(device.name)
     cause, reason = tried.cause, tried.reason
     if not cause and fitted.reason:
         cause, reason = "fit", fitted.reason
@@ -304,7 +306,8 @@ def _row(tried: _Tried, device: Device, compiled: Compiled | None, limit_s: floa
         "kernels": facts.get("kernels", []),
         "seconds": compiled.seconds if compiled else None,
         "estimated_shared_bytes": fitted.shared_bytes if fitted else None,
-        "modelled_us": tried.modelled_us.get(device.name),
+        "modelled_us": modelled.us if modelled else None,
+        "modelled": asdict(modelled) if modelled else None,
     }
 
 

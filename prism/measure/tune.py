@@ -234,9 +234,10 @@ def _result(
     }
     if winner is None:
         return result
-    facts = winner.compiled.facts
+    facts, expected = winner.compiled.facts, modelled(concrete, device)
     return result | {
-        "modelled_us": modelled_us(concrete, device),
+        "modelled_us": expected["us"] if expected else None,
+        "modelled": expected,
         **{name: facts.get(name) for name in FACTS},
         "digest": winner.digest,
         "sizes": [dict(s) for s in winner.sizes],
@@ -251,11 +252,12 @@ def _result(
     }
 
 
-def modelled_us(concrete: Concrete, device: Device) -> float | None:
-    """What the analytic model says of a configuration; None of a CPU, which it does not know."""
+def modelled(concrete: Concrete, device: Device) -> dict | None:
+    """What the analytic model says of a configuration, see `model.cost.Cost`; None of a CPU, which
+    it does not know."""
     if device.gpu is None:
         return None
-    return cost(lower(concrete, BACKENDS[device.backend].library), device.gpu).us
+    return asdict(cost(lower(concrete, BACKENDS[device.backend].library), device.gpu))
 
 
 def _why_none(records: Sequence[Mapping], causes: Mapping[str, int]) -> str:

@@ -1,6 +1,6 @@
 """Configurations in the order of their modelled time, and the strategy that tries them so."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import yaml
@@ -11,6 +11,7 @@ from prism.config import root
 from prism.errors import PrismError
 from prism.instantiate.concrete import Concrete
 from prism.measure.strategy import RankedStrategy, Space
+from prism.measure.tune import modelled
 from prism.model import CPU, Device
 from prism.model.cost import cost
 from prism.model.fit import fit
@@ -45,6 +46,14 @@ def test_rank_orders_by_modelled_time_and_leaves_out_what_does_not_fit():
     assert {name for _, name, _ in ranked} == {name for name, _ in drawn} - set(unfit)
     assert ranked[0][1] == "x128"
     assert all(us == cost(lower(concrete), A100).us for us, _, concrete in ranked)
+
+
+def test_the_record_of_a_winner_has_all_that_the_model_says():
+    _, concrete = points(7)[-1]
+    found = modelled(concrete, device())
+    assert found == asdict(cost(lower(concrete, "torch"), A100))
+    assert found["launches"] == 1 and found["bound"] and found["bytes"] > 2 * 4096**2
+    assert modelled(concrete, CPU) is None
 
 
 def test_rank_leaves_out_what_cannot_be_lowered():

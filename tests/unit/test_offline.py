@@ -89,6 +89,7 @@ def test_half_are_random_and_half_are_what_the_model_ranks_first(compiler):
     assert all(len(sources) == 6 for _, sources in compiler.batches)
     best = min(r["modelled_us"] for r in rows if r["chosen"] == "ranked" and r["device"] == "small")
     assert all(r["modelled_us"] >= best for r in rows if r["device"] == "small")
+    assert all(r["modelled"]["us"] == r["modelled_us"] and r["modelled"]["bound"] for r in rows)
     assert {r["status"] for r in rows} == {"ok"} and {r["dtype"] for r in rows} == {"fp16"}
     assert rows[0]["shared_bytes"] == 4096 and rows[0]["kernels"][0]["registers"] == 40
     assert found["totals"] == {"configurations": 6, "tried": 12, "compiled": 12, "causes": {}}
