@@ -19,6 +19,7 @@ from prism.budgets import OPERATORS, check_budgets
 from prism.errors import PrismError
 from prism.model.device import Device
 from prism.program import Program, parse
+from prism.program.program import DTYPES
 
 if TYPE_CHECKING:
     from prism.search import Bounds
@@ -54,6 +55,7 @@ def compose(overrides: Sequence[str] = ()) -> Any:
         cfg = _compose([*overrides, f"device={name}", "+device.chosen=auto"])
         with open_dict(cfg):
             cfg.device.why = why
+    _check_device(plain(cfg.device))
     Device.from_json(device_of(cfg))
     device = cfg.device
     if cfg.dtype not in device.dtypes:
@@ -63,6 +65,27 @@ def compose(overrides: Sequence[str] = ()) -> Any:
     check_budgets(plain(cfg))
     workload_of(cfg)
     return cfg
+
+
+def _check_device(data: Mapping) -> None:
+    """Raises PrismError for what a file of conf/device has wrong beside the device itself."""
+    name = data.get("name")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", str(name or "")):
+        raise PrismError(f"device: name={name!r}: must be letters, digits, '_', '-' and '.'")
+    dtypes = data.get("dtypes")
+    if not isinstance(dtypes, list) or not dtypes or any(d not in DTYPES for d in dtypes):
+        known = ", ".join(DTYPES)
+        raise PrismError(f"device {name}: dtypes must be a list of some of {known}, got {dtypes!r}")
+    if "gpu" not in data:
+        return
+    if data["gpu"] is None:
+        raise PrismError(f"device {name}: gpu is null; a device without a GPU leaves it out")
+    gpus = data.get("gpus")
+    if not isinstance(gpus, list) or not all(isinstance(gpu, str) for gpu in gpus):
+        raise PrismError(
+            f"device {name}: gpus must be a list of names as `nvidia-smi --query-gpu=name` has "
+            f"them, such as [NVIDIA H200], got {gpus!r}"
+        )
 
 
 def _compose(overrides: Sequence[str]) -> Any:

@@ -5,11 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 
+from prism.codegen import BACKENDS
 from prism.errors import PrismError
 from prism.program.program import DTYPES
 
 WARP = 32  # threads
 THREAD_REGISTERS = 255  # 32-bit registers that one thread may use, on every architecture here
+# Far beyond every GPU that kernels here are generated for: what is outside is a slip of the pen.
+_RANGES = {
+    "arch": (80, 130),
+    "sms": (1, 2048),
+    "clock_mhz": (100, 10_000),
+    "bandwidth_gbs": (10, 10**6),
+    "l2_mib": (0.1, 10**5),
+    "shared_kib": (1, 4096),
+    "shared_sm_kib": (1, 4096),
+    "registers": (8192, 2**20),
+    "threads_sm": (256, 2**14),
+    "blocks_sm": (1, 1024),
+    "launch_us": (0.001, 10**4),
+    "fp32_tflops": (0.1, 10**5),
+}
 
 
 @dataclass(frozen=True)
@@ -70,15 +86,27 @@ class Device:
 
     @staticmethod
     def from_json(data: Mapping) -> Device:
-        """Raises PrismError for a missing or unknown key and for a value of another kind."""
+        """Raises PrismError for a missing or unknown key, for a value of another kind or of no GPU
+        that kernels are generated for, and for a backend that is unknown or of other hardware."""
         _check_keys("device", data, Device, optional=("gpu",))
         for key in ("name", "backend"):
             if not isinstance(data[key], str) or not data[key]:
                 raise PrismError(f"device: {key} must be a name, got {data[key]!r}")
-        gpu = data.get("gpu")
+        gpu, where = data.get("gpu"), f"device {data['name']}"
+        if data["backend"] not in BACKENDS:
+            known = ", ".join(BACKENDS)
+            raise PrismError(
+                f"{where}: backend {data['backend']!r} is not known; there are {known}"
+            )
+        if (gpu is None) != (data["backend"] == CPU.backend):
+            kind = (
+                "no GPU, and `gpu` is given" if gpu is not None else "a GPU, and `gpu` is missing"
+            )
+            raise PrismError(f"{where}: backend {data['backend']} is for {kind}")
         if gpu is not None:
-            _check_keys(f"device {data['name']}: gpu", gpu, Gpu)
+            _check_keys(f"{where}: gpu", gpu, Gpu)
             gpu = Gpu(**gpu)
+            _check_ranges(where, gpu)
         return Device(data["name"], data["backend"], gpu)
 
 
@@ -90,6 +118,15 @@ def _check_number(name: str, value: object, whole: bool) -> None:
     if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
         kind = "integer" if whole else "number"
         raise PrismError(f"device: gpu.{name} must be a positive {kind}, got {value!r}")
+
+
+def _check_ranges(where: str, gpu: Gpu) -> None:
+    found = [(name, getattr(gpu, name), bounds) for name, bounds in _RANGES.items()]
+    rates = gpu.dot_tflops.items()
+    found += [(f"dot_tflops.{dtype}", rate, _RANGES["fp32_tflops"]) for dtype, rate in rates]
+    for name, value, (least, most) in found:
+        if not least <= value <= most:
+            raise PrismError(f"{where}: gpu.{name} must be from {least} to {most}, got {value}")
 
 
 def _check_keys(where: str, data: object, made: type, optional: tuple[str, ...] = ()) -> None:

@@ -136,6 +136,29 @@ def test_a_damaged_description_is_one_line(tmp_path, monkeypatch):
         devices.described(path.parent)
 
 
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [
+        ("device.backend=hip", "device h200: backend 'hip' is not known"),
+        ("device.backend=cpu", "device h200: backend cpu is for no GPU"),
+        ("device.gpu=null", "device h200: gpu is null"),
+        ("~device.gpu", "device h200: backend triton is for a GPU, and `gpu` is missing"),
+        ("device.gpu.arch=75", "device h200: gpu.arch must be from 80"),
+        ("device.gpus=NVIDIA", "device h200: gpus must be a list of names"),
+        ("device.gpus=null", "device h200: gpus must be a list of names"),
+        ("~device.gpus", "device h200: gpus must be a list of names"),
+        ("device.dtypes=[fp16,int4]", "device h200: dtypes must be a list of some of bf16"),
+        ("device.dtypes=[]", "device h200: dtypes must be"),
+        ("~device.dtypes", "device h200: dtypes must be"),
+        ("device.name='a/../b'", "device: name='a/../b': must be letters"),
+    ],
+)
+def test_bad_settings_of_a_device_are_one_line(override, part):
+    with pytest.raises(PrismError) as caught:
+        compose(["device=h200", override])
+    assert part in str(caught.value) and "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("stage", ["tune", "bench"])
 def test_timing_on_a_gpu_that_is_not_there_is_one_line(driver, tmp_path, capsys, stage):
     args = (stage, "device=h200", f"out={tmp_path / 'out'}", "graphs=none.json")

@@ -50,6 +50,15 @@ def test_without_a_gpu():
         ({"bandwidth_gbs": "fast"}, "gpu.bandwidth_gbs must be a positive number, got 'fast'"),
         ({"clock_mhz": True}, "gpu.clock_mhz must be a positive number, got True"),
         ({"dot_tflops": {"fp16": 1}}, "gpu.dot_tflops must give a rate for bf16, fp16, fp32"),
+        ({"arch": 75}, "device a100: gpu.arch must be from 80 to 130, got 75"),
+        ({"registers": 1}, "gpu.registers must be from 8192 to 1048576, got 1"),
+        ({"threads_sm": 1}, "gpu.threads_sm must be from 256 to 16384, got 1"),
+        ({"sms": 10**20}, "gpu.sms must be from 1 to 2048, got 1000"),
+        ({"bandwidth_gbs": 1e300}, "gpu.bandwidth_gbs must be from 10 to 1000000, got 1e+300"),
+        (
+            {"dot_tflops": {"fp16": 1e9, "bf16": 1, "fp32": 1}},
+            "gpu.dot_tflops.fp16 must be from 0.1 to 100000, got 1000000000.0",
+        ),
         ({"cores": 3}, "device a100: gpu: 'cores' is not known; there are arch, sms"),
     ],
 )
@@ -71,6 +80,18 @@ def test_what_is_wrong_with_a_gpu(change, message):
             "device x: gpu: 'sms' is missing",
         ),
         ({"name": "x", "backend": "triton", "gpu": 3}, "device x: gpu: must be keys with values"),
+        (
+            {"name": "x", "backend": "hip"},
+            "device x: backend 'hip' is not known; there are cpu, tri",
+        ),
+        (
+            {"name": "x", "backend": "triton"},
+            "device x: backend triton is for a GPU, and `gpu` is mis",
+        ),
+        (
+            read("a100") | {"backend": "cpu"},
+            "device a100: backend cpu is for no GPU, and `gpu` is given",
+        ),
         ([], "device: must be keys with values, got []"),
     ],
 )
