@@ -256,7 +256,8 @@ def test_tuning_stores_a_module_with_what_the_compiler_says_of_it(tuned):
     assert "def prism_run(" in (out / "kernel.py").read_text()
     assert result["registers"] > 0 and result["spill_bytes"] == 0
     assert result["shared_bytes"] == max(k["shared_bytes"] for k in result["kernels"])
-    assert result["modelled_us"] > 0 and result["eager"]["fp32"] == "IEEE, no TF32"
+    assert result["modelled"]["us"] == result["modelled_us"] > 0 and result["modelled"]["bound"]
+    assert result["eager"]["fp32"] == "IEEE, no TF32"
     assert "offline" in " ".join(result["compile_command"])
     assert all(c["registers"] > 0 for c in result["candidates"])
 
