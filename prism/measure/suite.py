@@ -1,8 +1,10 @@
 """All cases of a packed folder on one device: breadth first, within a time limit, resumed.
 
-The first pass gives every case a row, the next ones go on with the tuning of each and time it again
-where that found another winner. Whatever was done is kept as it comes, so that a run that was
-stopped or killed goes on where it was when it is started again.
+The first pass gives every case its rows, without the baselines that compile for long where there
+is little time for each; the second times those cases again with all baselines; the next ones go on
+with the tuning of each case and time it again where that found another winner. Whatever was done is
+kept as it comes, so that a run that was stopped or killed goes on where it was when it is started
+again.
 
 In the folder `out` are `tune/CASE` and `bench/CASE.jsonl` as a run has them, each pair of the same
 winner; `work/CASE`, where tuning goes on; and `measured.json`, which says of what.
@@ -29,13 +31,17 @@ from prism.measure.lock import work_folder
 from prism.measure.rows import Row, read_rows, write_rows
 from prism.measure.strategy import STRATEGIES
 from prism.measure.tune import KERNEL, WINNER, TuneBudget, tune
-from prism.measure.work import ROWS, TIMING, TUNING, Work, no_winner
+from prism.measure.work import LATER, LEFT_OUT, ROWS, TIMING, TUNING, Work, no_winner
 from prism.model.device import Device
 
 ROOT = Path(__file__).resolve().parents[2]  # where an adapter's path begins
 FIRST_SHARE = 0.25  # of a case's seconds in the first pass, for tuning; compiling baselines is slow
 LONGER = 1.5  # times its share that the baselines of a case may compile
 PREPARE = (5.0, 300.0)  # seconds that a baseline may compile at least, and at most
+SHORT = 60.0  # seconds of a case's share, below which slow baselines wait for the second pass
+COMPILING = 45.0  # seconds without which a slow baseline is left for the second pass
+UNKNOWN = 120.0  # seconds that it may compile there while none was measured
+WORTH = 20.0  # seconds of compiling that are worth the start of a benchmark
 LEAST = 5.0  # seconds of a tuning that are worth its start
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -65,6 +71,7 @@ class Suite:
         with _only(self.out), work_folder("suite") as self.cases:
             work = self._start()
             self._first(work)
+            self._second(work)
             if self.seconds is not None:
                 self._deepen(work)
             return [one.case.name for one in work if not one.rows]
@@ -112,30 +119,51 @@ class Suite:
     # Passes -------------------------------------------------------------------------------
 
     def _first(self, work: list[Work]) -> None:
-        """A row for every case that has none of its winner; then what an error or the time kept
-        from being whole is tried again.
+        """A row for every case that has none of its winner; then what an error kept from being
+        whole is tried again.
 
         Each gets a fair share of the time. A baseline may compile for longer than that, as long as
-        every case after it can still get what one takes without (`least`).
+        every case after it can still get what one takes without (`least`); once there is little
+        for that, those that are slow to compile are left for the second pass, which also gets what
+        a case leaves of its share.
         """
         todo = [one for one in work if not one.timed]
-        todo += [one for one in work if one.timed and (one.cut or one.broken)]
+        todo += [one for one in work if one.timed and one.broken]
         least, rest = [], [self.settings["bench"]["seconds"]]  # of a case, and of its timing
+        short, fair = False, self.left / max(1, len(todo))
         for number, one in enumerate(todo):
             after = len(todo) - number - 1
             share, start = self.left / (after + 1), time.monotonic()
             if share <= 0:
                 break
             if one.winner is None or one.broken:
-                self._tune(one, FIRST_SHARE * share)
+                self._tune(one, FIRST_SHARE * (min(share, fair) if self._slow else share))
             tuned, most = time.monotonic(), LONGER * share
             if self.seconds is not None:
                 reserve = after * (_mean(least) if least else share / 2)
                 most = min(most, self.left - reserve - _mean(rest))
-            self._bench(one, most)
+            short = short or share < SHORT or most < COMPILING
+            self._bench(one, most, without_slow=short)
             self._store(work)
             least.append(time.monotonic() - start - one.compiled)
             rest = [*rest[number == 0 :], time.monotonic() - tuned - one.compiled]
+
+    def _second(self, work: list[Work]) -> None:
+        """Times the cases again of which a baseline had no time to compile.
+
+        Each gets a fair share of what is left, and at least what compiling is likely to take: one
+        comparison that is whole is worth more than two that are cut again.
+        """
+        todo = [one for one in work if one.timed and one.cut]
+        for number, one in enumerate(todo):
+            known = [s for other in work for s in other.compile_seconds(one.lacking)]
+            likely = LONGER * _mean(known) if known else UNKNOWN
+            rest = max(0.0, (one.seconds or 0.0) - one.compiled)
+            share = self.left / (len(todo) - number)
+            most = min(max(share - rest, likely), self.left - rest)
+            if most >= min(WORTH, likely):
+                self._bench(one, most)
+                self._store(work)
 
     def _deepen(self, work: list[Work]) -> None:
         """Goes on with tuning, in turns, while a case can be tuned and timed again in its share."""
@@ -148,7 +176,8 @@ class Suite:
                     continue
                 self._tune(one, max(LEAST, share - (one.seconds or 0.0)))
                 if not one.timed:
-                    self._bench(one, LONGER * share)
+                    most = max(LONGER * share, LONGER * one.compiled)
+                    self._bench(one, most, without_slow=one.cut)
                     self._store(work)
 
     def _tune(self, one: Work, seconds: float) -> None:
@@ -189,11 +218,16 @@ class Suite:
 
     # Rows ---------------------------------------------------------------------------------
 
-    def _bench(self, one: Work, most: float) -> None:
+    @property
+    def _slow(self) -> set[str]:
+        """Names of the baselines that compile for long."""
+        return {b["name"] for b in self.settings["baseline"].values() if b.get("slow")}
+
+    def _bench(self, one: Work, most: float, without_slow: bool = False) -> None:
         """Times the winner beside the baselines, each of which may compile for about `most`
-        seconds; a failure is a row like any other."""
+        seconds; a failure is a row like any other, and so is a slow baseline that is left out."""
         start, settings = time.monotonic(), self.settings
-        one.allowed = min(PREPARE[1], max(PREPARE[0], most))
+        allowed = min(PREPARE[1], max(PREPARE[0], most))
         if self.left <= 0:
             return
         baselines = [
@@ -201,6 +235,8 @@ class Suite:
             for spec in settings["baseline"].values()
             if one.case.workload in spec.get("workloads", (one.case.workload,))
         ]
+        slow = [spec.name for spec in baselines if without_slow and spec.name in self._slow]
+        baselines = [spec for spec in baselines if spec.name not in slow]
         context = {
             "workload": one.case.workload,
             "config": one.case.name.partition("@")[2],
@@ -218,7 +254,8 @@ class Suite:
                     device=Device.from_json(settings["device"]),
                     threads=self.threads,
                     seed=settings["seed"],
-                    prepare_timeout=one.allowed,
+                    prepare_timeout=allowed,
+                    limited=allowed < PREPARE[1],
                     until=self.until,
                 ),
                 new,
@@ -227,27 +264,35 @@ class Suite:
             )
         except Exception as error:
             write_rows(new, [self._failed(one, f"{TIMING}: {_line(error)}", context)])
-        if any(row["reason"] == LATE for row in read_rows(new)):
+        found = read_rows(new)
+        if any(row["reason"] == LATE for row in found):
             new.unlink()  # half of a comparison; the next call makes it anew
             return
+        if slow:
+            left = {**context, "search_seconds": None, "search": {}}
+            found += [self._failed(one, LATER, left, name, LEFT_OUT) for name in slow]
+            write_rows(new, found)
         os.replace(new, one.folder / ROWS)
         one.seconds = time.monotonic() - start
         self._publish(one)
         self._tell(one)
 
-    def _failed(self, one: Work, reason: str, context: Mapping) -> dict:
-        """The row of a case of which nothing could be measured."""
+    def _failed(
+        self, one: Work, reason: str, context: Mapping, system: str = PRISM, cause: str = ""
+    ) -> dict:
+        """The row of a system of which nothing could be measured."""
         program = one.case.program
         known = {k: v for k, v in context.items() if k in Row.__dataclass_fields__}
-        variant = (one.winner or {}).get("digest") or ""
+        variant = ((one.winner or {}).get("digest") or "") if system == PRISM else ""
         return Row(
             **known,
             shape=dict(program.sizes),
             dtype=program.dtype,
-            system=PRISM,
+            system=system,
             variant=variant,
             device=self.device,
             reason=reason,
+            cause=cause,
             **revision(),
         ).to_json()
 

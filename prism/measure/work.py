@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from prism.measure.bench import PRISM
 from prism.measure.folder import Case
+from prism.measure.rounds import CUT
 from prism.measure.rows import read_rows
 from prism.measure.strategy import Strategy
 from prism.measure.tune import WINNER, read_winner
 
 ROWS = "rows.jsonl"
 TUNING, TIMING = "tuning", "benchmark"  # begin the reason of an error outside of any candidate
-NO_ANSWER = "no answer to prepare"  # in the reason of a system that took too long
+LATER, LEFT_OUT = "left for a later pass: it compiles for long", "left out"  # reason and cause
 
 
 @dataclass
@@ -26,7 +27,6 @@ class Work:
     folder: Path
     key: str
     seconds: float | None = None
-    allowed: float = 0.0  # seconds that a baseline could compile
     chooser: Strategy | None = None
     finished: bool = False
 
@@ -43,8 +43,8 @@ class Work:
 
     @property
     def cut(self) -> bool:
-        """Whether a baseline had no time to compile."""
-        return any(row["status"] == "failed" and NO_ANSWER in row["reason"] for row in self.rows)
+        """Whether a baseline had no time to compile, or too little."""
+        return bool(self.lacking)
 
     @property
     def broken(self) -> bool:
@@ -57,8 +57,18 @@ class Work:
     def compiled(self) -> float:
         """Seconds that its baselines took to compile, or were waited for."""
         rows = [row for row in self.rows if row["system"] != PRISM]
-        cut = sum(NO_ANSWER in row["reason"] for row in rows)
-        return cut * self.allowed + sum(row["compile_seconds"] or 0.0 for row in rows)
+        waited = sum(row["evidence"].get("waited_seconds", 0.0) for row in rows)
+        return waited + sum(row["compile_seconds"] or 0.0 for row in rows)
+
+    @property
+    def lacking(self) -> set[str]:
+        """The baselines that had no time to compile, or too little."""
+        return {row["system"] for row in self.rows if row.get("cause") in (CUT, LEFT_OUT)}
+
+    def compile_seconds(self, names: Collection[str]) -> list[float]:
+        """Seconds that these baselines took to compile, as far as they were measured."""
+        known = [row["compile_seconds"] for row in self.rows if row["system"] in names]
+        return [seconds for seconds in known if seconds is not None]
 
     @property
     def timed(self) -> bool:

@@ -212,6 +212,15 @@ def test_a_system_that_hangs_while_preparing_is_stopped(tmp_path):
     ]
 
 
+def test_a_baseline_that_the_limit_of_a_run_cuts_does_not_hang(tmp_path):
+    spec = adapter(tmp_path, "slow", "    def prepare(self, p, x): time.sleep(60)\n")
+    given = settings(prepare_timeout=3, limited=True)
+    row = by_system(bench(program(), None, [spec], given, tmp_path / "rows.jsonl", {}))["slow"]
+    assert row["reason"] == "the time limit left 3 s for compiling"
+    assert (row["status"], row["cause"]) == ("failed", "cut")
+    assert row["evidence"] == {"waited_seconds": 3}
+
+
 def test_a_blind_gate_gives_no_system_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(gate, "bound_of", lambda *_: (Error(1e9, 1e9), ""))
     folder = winner(tmp_path / "w", KERNEL % 64)

@@ -1,5 +1,6 @@
 """The order in which a packed folder is measured, with tuning and timing that cost no time."""
 
+import copy
 import json
 
 import pytest
@@ -8,11 +9,12 @@ from prism import cli
 from prism.errors import PrismError
 from prism.measure import suite as module
 from prism.measure.bench import LATE
-from prism.measure.folder import STATE, read_folder, read_state
+from prism.measure.folder import STATE, Folder, read_folder, read_state
+from prism.measure.rounds import CUT
 from prism.measure.rows import Row, read_rows, write_rows
 from prism.measure.suite import Suite
 from prism.measure.tune import read_winner
-from prism.measure.work import NO_ANSWER
+from prism.measure.work import LATER, LEFT_OUT
 
 CASES = ["rmsnorm@d=256,n=4", "attention@b=1,d=64,g=2,h=128"]
 FIRST, SECOND = CASES
@@ -36,7 +38,9 @@ class Machine:
     def __init__(self):
         self.now, self.calls, self.improving = 0.0, [], True
         self.prepared: set = set()  # where cases are prepared
-        self.compiling = 0.0  # seconds of the baseline
+        self.compiling: dict = {}  # seconds of a baseline, by name or by (name, case)
+        self.fixed = 0.0  # seconds that a tuning takes at least, whatever it may take
+        self.timing = 10.0  # seconds of a benchmark without compiling
         self.breaks: dict = {}  # (stage, case) -> what it raises
 
     def monotonic(self):
@@ -55,7 +59,7 @@ class Machine:
         new = min(budget.count, max(1, int(budget.seconds / 2)))
         if self.now >= given["until"]:
             new = 0
-        self.now += 2.0 * new
+        self.now += max(2.0 * new, self.fixed - 1.0)
         records = known + [{"digest": f"d{len(known) + n}"} for n in range(new)]
         best = records[-1] if self.improving else records[0]
         found = {"status": "ok", "reason": "", "tried": len(records), "candidates": records}
@@ -69,25 +73,32 @@ class Machine:
         case = f"{context['workload']}@{context['config']}"
         self.calls.append(("bench", case))
         self.prepared.add(case_dir)
-        self.now += 10.0
+        self.now += self.timing
         if error := self.breaks.get(("bench", case)):
             raise error
-        assert [spec.name for spec in baselines] == ["eager"]
+        assert baselines[0].name == "eager"
         assert 5 <= settings.prepare_timeout <= 300
-        waited = min(self.compiling, settings.prepare_timeout)
-        self.now += waited
+        compiling = {}
+        for spec in baselines:
+            most = self.compiling.get((spec.name, case), self.compiling.get(spec.name, 0.0))
+            compiling[spec.name] = most, min(most, settings.prepare_timeout)
+            self.now += compiling[spec.name][1]
         assert baselines[0].adapter.endswith("baselines/eager/adapter.py")
         late = self.now > settings.until
         kept = {k: v for k, v in context.items() if k in Row.__dataclass_fields__}
         row = Row(**kept, shape={}, dtype=program.dtype, system="prism", device="cpu")
         row.variant = read_winner(winner)["digest"]
         row.reason = LATE if late else "of no machine"
-        eager = Row(**kept, shape={}, dtype=program.dtype, system="eager", reason="of no machine")
-        eager.compile_seconds = waited
-        if waited < self.compiling:
-            eager.reason = f"hung: {NO_ANSWER} within {waited:g} s"
-            eager.compile_seconds = None
-        write_rows(out, [row.to_json(), eager.to_json()])
+        rows = [row]
+        for name, (most, waited) in compiling.items():
+            other = Row(**kept, shape={}, dtype=program.dtype, system=name, reason="of no machine")
+            other.compile_seconds = waited
+            if waited < most:
+                assert settings.limited
+                other.cause, other.compile_seconds = CUT, None
+                other.evidence = {"waited_seconds": waited}
+            rows.append(other)
+        write_rows(out, [row.to_json() for row in rows])
 
 
 @pytest.fixture
@@ -161,15 +172,83 @@ def test_a_limit_gives_every_case_a_row_and_then_deepens(packed, tmp_path, machi
 
 
 def test_a_slow_baseline_costs_no_other_case_its_row(packed, tmp_path, machine):
-    machine.compiling = 40.0
+    machine.compiling = {"eager": 40.0}
     missing, _ = measure(packed, tmp_path, seconds=100)
     assert missing == [] and machine.now <= 100
-    reasons = [rows(tmp_path, case)[1]["reason"] for case in CASES]
-    assert reasons[0] == "of no machine" and reasons[1].startswith("hung: no answer to prepare")
+    assert [rows(tmp_path, case)[1]["cause"] for case in CASES] == ["", CUT]
     machine.calls.clear()
     measure(packed, tmp_path, seconds=60)
     assert machine.calls[0] == ("bench", SECOND), "what had no time is made up for"
-    assert rows(tmp_path, SECOND)[1]["reason"] == "of no machine"
+    assert rows(tmp_path, SECOND)[1]["cause"] == ""
+
+
+def with_compiled(packed, cases=CASES):
+    """The folder with a baseline that is slow to compile, and so many cases."""
+    manifest = copy.deepcopy(packed.manifest)
+    entry = manifest["devices"]["cpu"]
+    spec = entry["settings"]["baseline"]["eager"]
+    entry["settings"]["baseline"]["compiled"] = spec | {"name": "compiled", "slow": True}
+    for known in (manifest["cases"], entry["hashes"]):
+        known |= {case: known.get(case, known[FIRST]) for case in cases}
+        for case in known.keys() - set(cases):
+            del known[case]
+    return Folder(packed.path, manifest)
+
+
+@pytest.mark.parametrize("compiling", [25, 45, 60, (25, 60)])
+def test_ten_cases_in_eight_minutes_all_get_rows_before_any_slow_baseline(
+    packed, tmp_path, machine, compiling
+):
+    cases = [f"rmsnorm@n={n}" for n in range(10)]
+    few = compiling if isinstance(compiling, tuple) else (compiling, compiling)
+    machine.compiling = {("compiled", case): few[n % 2] for n, case in enumerate(cases)}
+    machine.fixed, machine.timing = 14.0, 24.0
+    folder = with_compiled(packed, cases)
+    missing, _ = measure(folder, tmp_path, seconds=480)
+    assert missing == [] and machine.now < 480 + machine.fixed
+    order = [case for stage, case, *_ in machine.calls if stage == "bench"]
+    assert order[:10] == cases and len(order) > 10
+    left = [rows(tmp_path, case)[-1] for case in cases]
+    assert {row["system"] for row in left} == {"compiled"}
+    whole = [row["cause"] == "" for row in left]
+    assert whole[0] and not all(whole)
+    out = [row for row in left if row["cause"] == LEFT_OUT]
+    assert len(out) > 5 and len(out) + sum(whole) + 1 >= len(left)
+    for row in out:
+        assert (row["reason"], row["status"], row["compile_seconds"]) == (LATER, "failed", None)
+        assert row["variant"] == "" and row["search"] == {} and row["config_hash"]
+    for _ in range(3):  # the same command again makes up for the rest
+        machine.calls.clear()
+        measure(folder, tmp_path, seconds=480)
+    assert all(rows(tmp_path, case)[-1]["cause"] == "" for case in cases)
+
+
+def test_with_enough_time_slow_baselines_are_not_left_for_later(packed, tmp_path, machine):
+    machine.compiling = {"compiled": 40.0}
+    missing, _ = measure(with_compiled(packed), tmp_path, seconds=400)
+    assert missing == [] and stages(machine).count(("bench", FIRST)) == 1
+    assert [row["cause"] for case in CASES for row in rows(tmp_path, case)] == [""] * 6
+
+
+def test_without_a_limit_what_was_left_out_is_made_up_for(packed, tmp_path, machine):
+    machine.compiling = {"compiled": 40.0}
+    folder = with_compiled(packed)
+    measure(folder, tmp_path, seconds=35)
+    assert [rows(tmp_path, case)[-1]["cause"] for case in CASES] == [LEFT_OUT] * 2
+    machine.calls.clear()
+    measure(folder, tmp_path)
+    assert stages(machine) == [("bench", FIRST), ("bench", SECOND)]
+    assert [rows(tmp_path, case)[-1]["cause"] for case in CASES] == [""] * 2
+    machine.calls.clear()
+    assert measure(folder, tmp_path) == ([], []) and machine.calls == []
+
+
+def test_tuning_on_loses_no_comparison_with_a_slow_baseline(packed, tmp_path, machine):
+    machine.compiling = {"compiled": 10.0}
+    folder = with_compiled(packed)
+    measure(folder, tmp_path, seconds=124)
+    assert stages(machine).count(("bench", FIRST)) == 2
+    assert [rows(tmp_path, case)[-1]["cause"] for case in CASES] == [""] * 2
 
 
 def test_the_same_winner_is_not_timed_again(packed, tmp_path, machine):
