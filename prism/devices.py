@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
 from prism.errors import PrismError
+from prism.measure.gpu import partitioned, smi
 
 ELSEWHERE = "`prism pack` and, where there is one, `python -m prism.measure` measure on it"
+
+SPLIT = "is split into MIG instances, which no file in conf/device describes"
+_NAME = re.compile(r"[A-Za-z][\w .()/+-]{1,99}", re.ASCII)
+_NONE = "No devices were found"  # what some drivers say, and call it a success
 
 
 @cache
@@ -22,16 +26,11 @@ def gpu() -> str | None:
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     first = (visible or "").split(",")[0].strip()
-    if shutil.which("nvidia-smi") is None or (visible is not None and first in ("", "-1")):
+    if visible is not None and first in ("", "-1"):
         return None
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    command += ["-i", first] if first else []
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = done.stdout.strip().splitlines()
-    return lines[0].strip() if done.returncode == 0 and lines else None
+    rows = smi("--query-gpu=name", *([f"--id={first}"] if first else []))
+    name = rows[0][0].strip() if rows and rows[0] else ""
+    return name if _NAME.fullmatch(name) and name != _NONE else None
 
 
 def pick(described: Mapping[str, Iterable[str]]) -> tuple[str, str]:
@@ -42,6 +41,8 @@ def pick(described: Mapping[str, Iterable[str]]) -> tuple[str, str]:
     name = gpu()
     if name is None:
         return "cpu", "no NVIDIA GPU found"
+    if partitioned():
+        return "cpu", f"GPU {name} {SPLIT}"
     for device, names in described.items():
         if name in names:
             return device, f"found {name}"
@@ -69,6 +70,8 @@ def require(device: str, names: Iterable[str]) -> None:
     name, names = gpu(), list(names)
     if name is None:
         raise PrismError(f"device {device}: this machine has no NVIDIA GPU; {ELSEWHERE}")
+    if partitioned():
+        raise PrismError(f"device {device}: this machine's {name} {SPLIT}")
     if name not in names:
         raise PrismError(
             f"device {device} describes {' or '.join(names) or 'no GPU by name'}, and this "

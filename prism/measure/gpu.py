@@ -5,10 +5,15 @@ from __future__ import annotations
 import csv
 import os
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 
+from prism.measure.children import kill_group
 from prism.model.device import Device
+
+SMI_SECONDS = 10.0  # for nvidia-smi to answer; a driver that has to be loaded takes some
+_MOST_BYTES = 1 << 16  # of its answer
 
 # What names and limits the device, then what may change while something runs on it.
 _FIXED = ("index", "name", "uuid", "driver_version", "memory.total", "persistence_mode")
@@ -61,16 +66,41 @@ def child_environment(device: Device, work: Path) -> dict[str, str]:
     }
 
 
-def _query(*fields: str) -> dict[str, str]:
-    """Values by field, as nvidia-smi spells them; empty when it is missing or fails."""
-    argv = ["nvidia-smi", f"--id={visible()}", f"--query-gpu={','.join(fields)}"]
+def partitioned() -> bool:
+    """Whether the GPU is split into MIG instances, which no description of a whole GPU fits."""
+    return facts().get("mig.mode.current") == "Enabled"
+
+
+def smi(*arguments: str) -> list[list[str]]:
+    """What nvidia-smi answers in CSV, as rows; empty when it is missing, fails, hangs, or says what
+    is no text."""
+    argv = ["nvidia-smi", *arguments, "--format=csv,noheader"]
     try:
-        done = subprocess.run(
-            [*argv, "--format=csv,noheader"], capture_output=True, text=True, timeout=20
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    rows = list(csv.reader(done.stdout.splitlines(), skipinitialspace=True))
-    if done.returncode or not rows or len(rows[0]) != len(fields):
+        with tempfile.TemporaryFile() as answer:  # a pipe could be kept open by what it started
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=answer,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(timeout=SMI_SECONDS)
+            except BaseException:
+                kill_group(process)
+                raise
+            answer.seek(0)
+            text = answer.read(_MOST_BYTES).decode(errors="replace")
+        if code or "\ufffd" in text:
+            return []
+        return list(csv.reader(text.splitlines(), skipinitialspace=True))
+    except (OSError, ValueError, subprocess.TimeoutExpired, csv.Error):
+        return []
+
+
+def _query(*fields: str) -> dict[str, str]:
+    """Values by field, as nvidia-smi spells them; empty when it gives none."""
+    rows = smi(f"--id={visible()}", f"--query-gpu={','.join(fields)}")
+    if not rows or len(rows[0]) != len(fields):
         return {}
     return dict(zip(fields, rows[0], strict=True))

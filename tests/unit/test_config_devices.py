@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ import yaml
 from prism import cli, config, devices
 from prism.config import compose
 from prism.errors import PrismError
+from prism.measure import gpu as measured
 from prism.model.device import Device
 from prism.workflow import plan
 
@@ -23,8 +25,9 @@ def driver(tmp_path, monkeypatch):
         script = tmp_path / "bin/nvidia-smi"
         script.parent.mkdir(exist_ok=True)
         script.write_text(
-            '#!/bin/sh\nfor last in "$@"; do :; done\ncase "$last" in -*) last="";; esac\n'
-            f'case "$last" in\n{lines}\n  *) exit 6;;\nesac\nexit {code}\n'
+            '#!/bin/sh\nid=""\nfor each in "$@"; do\n'
+            '  case "$each" in --id=*) id="${each#--id=}";; esac\ndone\n'
+            f'case "$id" in\n{lines}\n  *) exit 6;;\nesac\nexit {code}\n'
         )
         script.chmod(0o755)
         monkeypatch.setenv("PATH", str(script.parent), prepend=":")
@@ -90,6 +93,37 @@ def test_hidden_gpus_are_not_found(driver, monkeypatch, visible, found):
 def test_a_driver_that_fails_finds_none(driver):
     driver("NVIDIA H200", code=9)
     assert devices.gpu() is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "head -c 3000 /dev/urandom",
+        "printf 'NVIDIA \\377\\376\\n'",
+        "echo 'No devices were found'",
+        "echo 'Failed to initialize NVML: Driver/library version mismatch'",
+        "echo",
+        "sleep 60 & sleep 60",
+    ],
+)
+def test_an_answer_that_is_no_name_is_no_gpu(driver, tmp_path, monkeypatch, body):
+    driver("NVIDIA H200")
+    (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{body}\n")
+    monkeypatch.setattr(measured, "SMI_SECONDS", 0.5)
+    start = time.monotonic()
+    assert devices.gpu() is None and measured.clocks() == {}
+    assert time.monotonic() - start < 20
+    assert devices.pick({"h200": ["NVIDIA H200"]}) == ("cpu", "no NVIDIA GPU found")
+
+
+def test_a_gpu_that_is_split_is_not_the_one_described(driver, monkeypatch):
+    driver("NVIDIA H200")
+    assert devices.pick({"h200": ["NVIDIA H200"]})[0] == "h200"
+    monkeypatch.setattr(measured, "facts", lambda: {"mig.mode.current": "Enabled"})
+    device, why = devices.pick({"h200": ["NVIDIA H200"]})
+    assert device == "cpu" and why.startswith("GPU NVIDIA H200 is split into MIG instances")
+    with pytest.raises(PrismError, match="split into MIG instances"):
+        devices.require("h200", ["NVIDIA H200"])
 
 
 def test_composing_asks_for_no_torch():
