@@ -26,6 +26,7 @@ from prism.codegen.tile import (
     refs,
 )
 from prism.codegen.triton.axes import Axes
+from prism.codegen.triton.products import TF32, product_type
 from prism.instantiate.spans import Span
 from prism.model.device import WARP, Gpu
 from prism.model.roofline import ITEM_BYTES
@@ -92,7 +93,8 @@ class _Shared:
             piped = at in self.loop and self.ahead and self._feeds_a_product(name)
             if piped and self._copies(name):
                 stages = self.ahead + self._asynchronous(used.get(name, []))
-                yield _Life(stages * self._bytes(name), self.loop[0], self.loop[-1])
+                held = self._elements(name) * self._stored(name)
+                yield _Life(stages * held, self.loop[0], self.loop[-1])
             elif name in used:
                 yield _Life(self._bytes(name), at, self._last(at, used[name]))
         for name in used.keys() & self.kernel.buffers.keys():
@@ -138,13 +140,20 @@ class _Shared:
         if not held or held[-1] != view.spans[-1]:
             return False
         each = prod(self.axes.shape(held)) / (WARP * self.program.options["num_warps"])
-        return min(each, self.axes.by_span[held[-1]].size) * self._item(name) >= ASYNC_BYTES
+        return min(each, self.axes.by_span[held[-1]].size) * self._stored(name) >= ASYNC_BYTES
+
+    def _stored(self, name: str) -> int:
+        """Bytes of an element of a view in memory."""
+        return ITEM_BYTES[self.program.tensors[self.kernel.views[name].tensor].dtype]
 
     def _item(self, name: str) -> int:
         """Bytes of an element as a product reads it."""
-        view = self.kernel.views.get(name)
-        tensor = view.tensor if view else self.program.outputs[0]
-        return ITEM_BYTES[self.program.tensors[tensor].dtype]
+        users = (self.code[at] for at in self.used.get(name, ()))
+        if any(product_type(self.program, self.kernel, s) == TF32 for s in users):
+            return ITEM_BYTES["fp32"]
+        if name in self.kernel.views:
+            return self._stored(name)
+        return ITEM_BYTES[self.program.tensors[self.program.outputs[0]].dtype]
 
     def _bytes(self, name: str) -> int:
         return self._elements(name) * self._item(name)

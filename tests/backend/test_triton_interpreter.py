@@ -178,6 +178,22 @@ def test_odd_head_dimensions_and_lengths(transposed, tmp_path):
         np.testing.assert_allclose(answer["O"], value, rtol=4e-3, atol=4e-3)
 
 
+@pytest.mark.parametrize("logit", [12.0, 40.0, 80.0])
+def test_exponentials_beyond_the_range_of_fp16_stay_finite(logit):
+    """Weights that are multiplied before they are normalised (executorch PR#18407, mirage#210)."""
+    program, mapped = attention(1, 1, 16, 40, 16, 24, "fp16")
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.normal(size=program.shape(x)) for x in program.inputs.values())
+    scores = q @ np.swapaxes(k, -1, -2)
+    q = q * logit / scores.max()
+    inputs = {n: a.astype(np.float16) for n, a in zip("QKV", (q, k, v), strict=True)}
+    expected = evaluate(program, {n: a.astype(float) for n, a in inputs.items()})["O"]
+    source = TRITON.source(lower(Concrete(program, mapped, [{"x": 1, "y": 1, "i": 3}], OPTIONS)))
+    wide = {n: a.astype(np.float32) for n, a in inputs.items()}
+    (answer,) = run_all([(source, wide, False)])
+    np.testing.assert_allclose(answer["O"], expected, rtol=4e-3, atol=4e-3)
+
+
 SPECIAL = [0.0, -0.0, 1.0, -6.0, -5.0, -4.0, -12.0, -87.5, 88.0, 1e-4, 3e38, -3.4028e38]
 SPECIAL += [float("nan"), float("inf"), float("-inf"), 150.0]
 

@@ -51,10 +51,16 @@ def test_small_dimensions_are_padded_for_matrix_units_and_one_row_needs_none():
         assert ("m_n = " in text) == dot
 
 
-def test_products_of_fp32_are_of_ieee_numbers_and_of_half_precision_in_it():
+def test_products_are_of_the_program_s_type_and_of_tf32_where_fp16_would_overflow():
     assert 'input_precision="ieee"' in printed(*rmsnorm(8, 64, 64, "fp32"), [{"x": 1, "i": 2}])
-    text = printed(*attention(1, 1, 16, 64, 32, 32, "fp16"), [{"x": 1, "y": 1, "i": 2}])
-    assert "input_precision" not in text and ".to(tl.float16), v_V" in text
+    assert "input_precision" not in printed(*rmsnorm(8, 64, 64, "fp16"), [{"x": 1, "i": 2}])
+    texts = {
+        dtype: printed(*attention(1, 1, 16, 64, 32, 32, dtype), [{"x": 1, "y": 1, "i": 2}])
+        for dtype in ("fp16", "bf16")
+    }
+    assert "tl.dot(v_Q, tl.permute(v_K, (1, 0)))" in texts["fp16"]
+    assert 'v_V.to(tl.float32), t1_accum, input_precision="tf32")' in texts["fp16"]
+    assert ".to(tl.bfloat16), v_V" in texts["bf16"] and "tf32" not in texts["bf16"]
 
 
 def test_a_library_operator_is_a_call_of_torch_and_its_result_of_the_program_s_type():
@@ -93,3 +99,14 @@ def test_a_tile_beyond_triton_s_limit_is_refused_with_its_size():
 def test_unknown_options_are_refused(options):
     with pytest.raises(LoweringError, match=f"option {next(iter(options))}="):
         printed(*rmsnorm(8, 64, 64, "fp16"), [{"x": 1, "i": 2}], options)
+
+
+def test_names_that_meet_in_a_parameter_are_told_apart():
+    b = Builder("caches", {"n": 8, "d": 16, "x_n": 8}, "fp32")
+    program = b.build(O=b.matmul(b.input("A", "x_n d"), b.input("A_x", "n d"), "d"))
+    product = op(Op.MATMUL, load("A", "x_n d"), load("A_x", "n d"), arg="d")
+    text = printed(program, graph(op(Op.SAVE, product, arg="O")), [{}])
+    (head,) = [line for line in text.splitlines() if line.startswith("def kernel0(")]
+    names = head.removeprefix("def kernel0(").removesuffix("):").split(", ")
+    assert len(set(names)) == len(names) == 3 + 6
+    compile(text, "kernel", "exec")

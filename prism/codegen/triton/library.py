@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from prism.codegen import tile as t
+from prism.codegen.triton.products import IEEE, TF32, product_type
 from prism.program import Op
 
 _CALL = {
@@ -59,8 +60,9 @@ def library(program: t.TileProgram, index: int, kernel: t.TileKernel) -> str:
 
 
 def _same_type(program: t.TileProgram, kernel: t.TileKernel, s: t.Contract, spelled) -> list[str]:
-    """Both factors in the program's dtype: a tensor between kernels may be fp32."""
-    dtype = program.tensors[program.inputs[0]].dtype
+    """Both factors in one type: a tensor between kernels may be fp32 (see `products`)."""
+    kind = product_type(program, kernel, s)
+    dtype = "fp32" if kind in (IEEE, TF32) else kind
     other = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}[dtype]
 
     def cast(name: str) -> str:

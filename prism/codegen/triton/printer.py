@@ -68,7 +68,7 @@ def source(program: t.TileProgram) -> str:
     if any(kernel.operator is not None for kernel in program.kernels):
         imports.insert(0, "import torch")
     return _FILE.format(
-        name=program.name,
+        name=program.name.replace('"', ""),
         imports="\n".join(imports),
         tensors="\n".join(_table(program, role, names) for role, names in roles.items()),
         helpers=helpers,
@@ -124,7 +124,7 @@ def _kernel(program: t.TileProgram, index: int, kernel: t.TileKernel) -> str:
     lines += _masks(axes, post, in_loop=True) + post
     names = [view.tensor for view in kernel.views.values()]
     params = [f"g_{name}" for name in names]
-    params += [f"s_{name}_{axis}" for name in names for axis in program.tensors[name].axes]
+    params += printer.strides.values()
     grid = ", ".join(f"{p}={n}" for p, n in kernel.grid) or "one block"
     loop = f"; loop {kernel.loop.par}={kernel.loop.count}" if kernel.loop else ""
     head = f"@triton.jit\ndef kernel{index}({', '.join(params)}):\n    # Grid {grid}{loop}.\n"

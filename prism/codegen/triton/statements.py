@@ -7,6 +7,7 @@ from math import prod
 
 from prism.codegen import tile as t
 from prism.codegen.triton.axes import Axes
+from prism.codegen.triton.products import IEEE, TF32, product_type
 from prism.codegen.triton.spelling import (
     COMBINE,
     IDENTITY,
@@ -26,8 +27,7 @@ class Statements:
 
     def __init__(self, program: t.TileProgram, kernel: t.TileKernel, axes: Axes):
         self.program, self.kernel, self.axes = program, kernel, axes
-        first = program.tensors[program.inputs[0]] if program.inputs else None
-        self.dtype = first.dtype if first else "fp32"  # of what matrix units multiply
+        self.strides = stride_names(program, kernel)
         self.in_body = False
 
     def print(self, statement: t.Statement) -> list[str]:
@@ -76,14 +76,14 @@ class Statements:
         held = self._spans(view.name)
         parts = [f"g_{view.tensor}"]
         for span in view.spans:
-            stride = f"s_{view.tensor}_{span.axis}"
+            stride = self.strides[view.tensor, span.axis]
             if span.grid is not None:
                 parts.append(f"p_{span.grid} * {span.tile} * {stride}")
             if span.step is not None and self.in_body:
                 parts.append(f"i * {span.step} * {stride}")
         for span in held:
             index = f"o{self.axes.by_span[span].name}"
-            parts.append(f"{placed(index, [span], held)} * s_{view.tensor}_{span.axis}")
+            parts.append(f"{placed(index, [span], held)} * {self.strides[view.tensor, span.axis]}")
         return " + ".join(parts).replace(" * 1 * ", " * ")
 
     def _load(self, s: t.Load) -> list[str]:
@@ -194,9 +194,11 @@ class Statements:
                 value = f"tl.sum({value}, {want.index(s.inner)})"
             return [self._write(s.out, value, result, kind)]
         self.axes.shape(result)
-        a = self._matrix(s.a, batch, rows, inner, s.inner)
-        b = self._matrix(s.b, batch, inner, cols, s.inner)
-        precision = ', input_precision="ieee"' if self.dtype == "fp32" else ""
+        kind_of = product_type(self.program, self.kernel, s)
+        dtype = "fp32" if kind_of in (IEEE, TF32) else kind_of
+        precision = f', input_precision="{kind_of}"' if dtype == "fp32" else ""
+        a = self._matrix(s.a, batch, rows, inner, inner, dtype)
+        b = self._matrix(s.b, batch, inner, cols, inner, dtype)
         flat = len(rows) == len(cols) == 1 and len(batch) <= 1
         straight = flat and kind and s.out.at is None and self._spans(s.out.buffer) == tuple(result)
         if straight and not (self.in_body and any(self.axes.by_span[x].in_loop for x in result)):
@@ -206,18 +208,32 @@ class Statements:
             value = f"tl.reshape({value}, {self._shape(result)})"
         return [self._write(s.out, value, result, kind)]
 
-    def _matrix(self, name: str, batch: list, first: list, second: list, inner: Span) -> str:
+    def _matrix(
+        self, name: str, batch: list, first: list, second: list, inner: list, dtype: str
+    ) -> str:
         """An operand of tl.dot: [batch,] first, second; zero where there is no product."""
         want = [*batch, *first, *second]
         text = placed(name, self._spans(name), want)
         if name in self.kernel.buffers:  # loads are zero there already
-            text = self._kept(text, [inner], want, "0.0")
-        if self._stored_as(name) != self.dtype:
-            text = f"{text}.to({TYPE[self.dtype]})"
+            text = self._kept(text, inner, want, "0.0")
+        if self._stored_as(name) != dtype:
+            text = f"{text}.to({TYPE[dtype]})"
         sizes = [prod(self.axes.shape(group)) for group in (batch, first, second)]
         if len(first) == len(second) == 1 and len(batch) <= 1:
             return text
         return f"tl.reshape({text}, {tuple(sizes if batch else sizes[1:])})"
+
+
+def stride_names(program: t.TileProgram, kernel: t.TileKernel) -> dict[tuple[str, str], str]:
+    """By tensor and axis, in the order of the arguments, the one that holds the stride."""
+    found: dict[tuple[str, str], str] = {}
+    for view in kernel.views.values():
+        for axis in program.tensors[view.tensor].axes:
+            name = f"s_{view.tensor}_{axis}"
+            while name in found.values():  # tensor a, axis b_c and tensor a_b, axis c
+                name += "_"
+            found[view.tensor, axis] = name
+    return found
 
 
 def _call(function: str, *args: str) -> list[str]:
