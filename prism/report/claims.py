@@ -9,6 +9,7 @@ import pandas as pd
 
 from prism.errors import PrismError
 from prism.report.claim import FAILS, HOLDS, NOT_MEASURED, PARTLY, STOPPED, Claim, part
+from prism.report.gpu_claims import gpu_claims
 from prism.report.kernel_claims import kernel_claims
 from prism.report.offline_table import compiles
 from prism.report.published import Published, number, numbers
@@ -28,7 +29,7 @@ _SPACES = (
 
 def claims(run: Run, tables: dict[str, pd.DataFrame], published: Published) -> list[Claim]:
     """All claims of the paper's evaluation that a run could bear on, and this project's own about
-    what it compiled; `published` must be whole."""
+    a GPU's kernels and what it compiled for them; `published` must be whole."""
     return [
         *kernel_claims(tables["kernel_time"], published),
         _search_seconds(tables["search_time"], published),
@@ -37,6 +38,7 @@ def claims(run: Run, tables: dict[str, pd.DataFrame], published: Published) -> l
         _checked(run),
         _total(tables["optimization_time"], max(numbers(published.total, "prism_vs_mirage"))),
         _ablation(tables.get("ablation"), published),
+        *gpu_claims(tables["kernel_time"]),
         *([] if run.offline is None else [compiles(run.offline)]),
     ]
 

@@ -18,6 +18,7 @@ COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
         "modelled_roofline_us": ("modelled bound µs", "us"),
         "of_modelled_roofline": ("share of modelled bound", "%"),
         "modelled_us": ("modelled µs", "us"),
+        "least_replay_us": ("least replay µs", "us"),
         "published_ratio": ("published ratio (A100)", "words"),
         "warm_median_us": ("warm median µs", "us"),
         "error_max": ("error", "e"),
@@ -112,6 +113,7 @@ GPU_ONLY = {  # columns of rows of a GPU, left out where no row has them
     "modelled_roofline_us",
     "of_modelled_roofline",
     "modelled_us",
+    "least_replay_us",
     "registers",
     "spill_bytes",
     "shared_bytes",
@@ -127,17 +129,22 @@ SECTIONS = (
         "read only reads the inputs: what any kernel could reach at best, and never a baseline. "
         "Published ratios are Prism's over the system named; the CSV holds every column. A "
         "ratio in grey is noisy: its row, or the baseline it is taken against, has a p80 above 3 "
-        "times its p20, and no claim rests on it. "
+        "times its p20, and no claim rests on it; or a baseline named beside it has no sound time "
+        "there, and the ratio is to the others alone. "
         "The system named sdpa is an expert's kernel, PyTorch's scaled_dot_product_attention, for "
         "attention alone: it is compared, and the best baseline is taken without it. "
         "Modelled figures are of no clock: the bound is the least time that the device's bandwidth "
-        "and rates allow, and a measured time below it would be wrong. Registers (of a thread), "
+        "and rates allow, and a measured time below it would be wrong. The least "
+        "replay is no model's: it is what the replay of a CUDA graph took whose one kernel does "
+        "nothing. Every time of a GPU holds about that much, so that of times near it neither "
+        "ratios nor shares of the bound say much of the kernel. Registers (of a thread), "
         "spilled and shared bytes are what the compiler reports of the largest kernel. "
         "Numerics paper: softmax is exp(x) / sum without the running maximum, as in the paper; "
         "own: as the system itself does it, and PyTorch subtracts the maximum.",
         "As Figure 6, upper: the best passing baseline of each configuration is 1. Bars are "
-        "measured here, pale ones are noisy. Hollow marks are the paper's ratio of Prism to Mirage "
-        "on an A100, another machine against another system, and are only there to compare with.",
+        "measured here, pale ones are noisy; a ratio with * is taken without a baseline that has "
+        "no sound time there. Hollow marks are the paper's ratio of Prism to Mirage on an A100, "
+        "another machine against another system, and are only there to compare with.",
     ),
     (
         "optimization",

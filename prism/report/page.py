@@ -106,6 +106,12 @@ def _grid(name: str, table: pd.DataFrame) -> dict:
                 "kind": f"{ratio['kind']} noisy",
                 "text": f"{ratio['text']} {record['noise']}",
             }
+        if without := record.get("without_baselines"):
+            ratio = cells[list(columns).index("ratio_to_best_baseline")]
+            ratio |= {
+                "kind": f"{ratio['kind']} noisy",
+                "text": f"{ratio['text']} without {without}",
+            }
         if bad and name == "kernel_time":  # the reason stands where the times would
             first, last = (list(columns).index(c) for c in ("median_us", "read_speed_fraction"))
             reason = {"text": f"{record['status']}: {record['reason']}", "kind": "reason"}

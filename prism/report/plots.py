@@ -64,13 +64,15 @@ def _relative(table: pd.DataFrame) -> Figure | None:
         colour = COLOURS[n % len(COLOURS)]
         drawn = ax.bar(*xy(bars), width, color=colour, edgecolor="#222", lw=0.5, label=system)
         doubtful = set(_cases(rows[rows.noise != ""]))
+        partial = set(_cases(rows[rows.without_baselines != ""]))
         for bar, (x, _) in zip(drawn, bars, strict=True):
             bar.set_alpha(0.35 if cases[round(x)] in doubtful else None)
         if system == PRISM:
             for x, v in bars:
                 mark = _near(paper.get(cases[round(x)]), v, top)
                 where = {"textcoords": "offset points", "ha": "center", "fontsize": 8}
-                ax.annotate(f"{v:.2f}x", (x, max(v, mark)), (0, 6 if mark else 2), **where)
+                star = "*" if cases[round(x)] in partial else ""
+                ax.annotate(f"{v:.2f}x{star}", (x, max(v, mark)), (0, 6 if mark else 2), **where)
         here = set(zip(rows.workload, rows.config, strict=True))
         failed = [(i + offset, 0.04) for i, c in enumerate(cases) if c in here and pd.isna(best[c])]
         if failed:

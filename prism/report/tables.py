@@ -16,6 +16,7 @@ from prism.report.published import Published, number
 from prism.report.run import EXPERT, PRISM, REFERENCE, Case, Run
 
 COMPILER = ("registers", "spill_bytes", "shared_bytes")  # what it reports of a GPU's kernel
+_NO_BASELINES = (PRISM, REFERENCE, EXPERT)
 NOISY = 3  # p80 over p20 of the cold times from which on a median says little
 
 
@@ -44,28 +45,34 @@ def kernel_time(run: Run, published: Published) -> pd.DataFrame:
     `ratio_to_best_baseline` is the best passing baseline's median over this median, within one
     workload, configuration and dtype; above 1 is faster. The reference kernel `read` and an
     expert's `sdpa` are compared too but are never a baseline. `noise` says which spread makes the
-    row's median or ratio doubtful; it stands in `reason` as well. Of rows of a GPU,
-    `modelled_roofline_us` is the least time by the model of the device, `of_modelled_roofline` its
-    share of the median, and `modelled_us` what the model expected of Prism's kernel; registers (of
-    a thread), spilled and shared bytes are the compiler's own report.
+    row's median or ratio doubtful; it stands in `reason` as well. `without_baselines` names the
+    baselines of the run that have no sound time in the row's configuration, so that its ratio is to
+    the best of the others alone. Of rows of a GPU, `modelled_roofline_us` is the least time by the
+    model of the device, `of_modelled_roofline` its share of the median, `modelled_bandwidth_us`
+    what of it is memory's, and `modelled_us` what the model expected of Prism's kernel;
+    `least_replay_us` is what the replay of a graph takes whose one kernel does nothing, which is in
+    every time; registers (of a thread), spilled and shared bytes are the compiler's own report.
     """
     records = []
+    named = dict.fromkeys(row["system"] for row in run.rows if row["system"] not in _NO_BASELINES)
     for case in run.cases:
         best = _best_baselines(case.rows)
         paper = published.kernel_of(case.workload, case.sizes)
         for row in _with_prism(run, case, case.rows):
             ours = paper if row["system"] == PRISM else {}
             noise = _noise(row, best.get(row.get("dtype")), case.rows)
-            records.append(_kernel_record(row, best.get(row.get("dtype")), ours, noise))
-    template = _kernel_record({}, None, {}, "")
+            without = _without(named, [r for r in case.rows if r.get("dtype") == row.get("dtype")])
+            records.append(_kernel_record(row, best.get(row.get("dtype")), ours, noise, without))
+    template = _kernel_record({}, None, {}, "", "")
     text = "workload config dtype system status reason published_prism_vs_torch_compile "
-    text += "published_prism_vs_tvm verdict numerics timer variant device commit config_hash noise"
+    text += "published_prism_vs_tvm verdict numerics timer variant device commit config_hash noise "
+    text += "without_baselines"
     whole = ("n", "threads", *COMPILER)
     return frame_of(records, template, text.split(), whole)
 
 
-def _kernel_record(row: dict, best: dict | None, paper: dict, noise: str) -> dict:
-    median = row.get("median_us")
+def _kernel_record(row: dict, best: dict | None, paper: dict, noise: str, without: str) -> dict:
+    median, evidence = row.get("median_us"), row.get("evidence")
     comparable = row.get("status") == "ok" and median and best
     return {
         **{k: row.get(k) for k in ("workload", "config", "dtype", "system", "status")},
@@ -83,7 +90,21 @@ def _kernel_record(row: dict, best: dict | None, paper: dict, noise: str) -> dic
         "of_modelled_roofline": row.get("roofline_fraction"),
         "modelled_us": row.get("modelled_us"),
         **{k: row.get(k) for k in COMPILER},
+        "modelled_bandwidth_us": row.get("bandwidth_us"),
+        "least_replay_us": evidence.get("least_replay_us") if isinstance(evidence, dict) else None,
+        "without_baselines": without if comparable else "",
     }
+
+
+def _without(named: Iterable[str], rows: list[dict]) -> str:
+    """Those of the named baselines that no row has a sound time of: `compiled (failed)`."""
+    found = {system: [r for r in rows if r["system"] == system] for system in named}
+    lacking = {
+        system: own[0]["status"] if own else "no row"
+        for system, own in found.items()
+        if not any(r["status"] == "ok" and r.get("median_us") for r in own)
+    }
+    return ", ".join(f"{system} ({status})" for system, status in lacking.items())
 
 
 def spread(row: Mapping) -> float | None:
@@ -158,7 +179,7 @@ def _best_baselines(rows: Iterable[dict]) -> dict[str | None, dict]:
     best: dict[str | None, dict] = {}
     for row in rows:
         median = row.get("median_us")
-        if row["system"] in (PRISM, REFERENCE, EXPERT) or row["status"] != "ok" or not median:
+        if row["system"] in _NO_BASELINES or row["status"] != "ok" or not median:
             continue
         known = best.setdefault(row.get("dtype"), row)
         if median < known["median_us"]:

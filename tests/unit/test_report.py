@@ -47,12 +47,16 @@ def test_ratios_are_against_the_best_passing_baseline_and_never_read(tmp_path):
         r["system"]: r["ratio_to_best_baseline"] and float(r["ratio_to_best_baseline"])
         for r in table(run, "kernel_time")
     }
+    assert "without compiled" not in (run / "report.html").read_text()
     assert ratio == pytest.approx({"prism": 1.4, "eager": 140 / 180, "compiled": 1, "read": 14 / 6})
     failing = {"status": "suspect", "reason": "faster than reading"}
     change(run, CASE, "compiled", **failing)
     build(run)
     rows = {r["system"]: r for r in table(run, "kernel_time")}
     assert float(rows["prism"]["ratio_to_best_baseline"]) == pytest.approx(1.8)
+    assert rows["prism"]["without_baselines"] == "compiled (suspect)"
+    page = (run / "report.html").read_text()
+    assert '<td class="number noisy">1.80x without compiled (suspect)</td>' in page
     assert rows["compiled"]["ratio_to_best_baseline"] == ""
 
 

@@ -18,12 +18,19 @@ from report_runs import (
     verdicts,
 )
 
+from prism.measure.rounds import LATE
 from prism.report import build
 from prism.report.page import COLUMNS
 
 ATTENTION = "attention@h=1024"
 FASTEST = "Prism has the fastest kernel on all 10 configurations"
 COMPILES = "Every configuration that is tried compiles for sm_80 and sm_90, without a GPU"
+
+
+BEST = "At least as fast as the best of eager and torch.compile in each configuration"
+MEAN = "1.5 times as fast as the best of eager and torch.compile in the geometric mean over the "
+MEAN += "configurations"
+BANDWIDTH = "At least 70% of the modelled bandwidth, cold, where memory is the bound"
 
 
 def section(page: str, anchor: str) -> str:
@@ -40,25 +47,29 @@ def test_rows_of_a_gpu_have_a_modelled_bound_and_the_compilers_figures(tmp_path)
     ours = rows["prism"]
     assert (ours["modelled_roofline_us"], ours["of_modelled_roofline"]) == ("50.0", "0.5")
     assert (ours["modelled_us"], ours["registers"], ours["spill_bytes"]) == ("70.5", "128", "16")
+    assert (ours["modelled_bandwidth_us"], ours["least_replay_us"]) == ("50.0", "2.25")
     assert ours["shared_bytes"] == "98304" and rows["eager"]["registers"] == ""
     assert rows["eager"]["modelled_us"] == "", "nobody models a library's kernel"
     kernels = section(page, "kernels")
     for heading in ("modelled bound µs", "share of modelled bound", "modelled µs"):
         assert f'<th class="number modelled">{heading}</th>' in kernels
     assert '<td class="number modelled">50%</td>' in kernels and "warm median µs" in kernels
+    assert '<th class="number">least replay µs</th>' in kernels
+    assert "it is what the replay of a CUDA graph took whose one kernel does nothing" in kernels
     for fact in ("h200; Testing GPU, driver 1.2.3", "3.6.0", GPU_TIMER):
         assert fact in page
     assert "128 registers a thread, 16 bytes spilled a thread, 96 KiB shared a block" in page
     assert '<th scope="row">Modelled time, not measured</th><td>70.5 µs</td>' in page
-    assert "clocks.sm 1980 MHz" in page and "2026-05-01T10:00:00" in page
+    assert "idle before clocks.sm 1980 MHz" in page and "2026-05-01T10:00:00" in page
 
 
 def test_rows_of_a_cpu_have_no_empty_columns_of_a_gpu(tmp_path):
     page = build(make_run(tmp_path)).read_text()
     kernels = section(page, "kernels")
     assert "modelled bound µs" not in kernels and ">registers<" not in kernels
-    assert ">timer<" not in kernels
+    assert ">timer<" not in kernels and "least replay µs" not in kernels
     assert 'id="offline"' not in page
+    assert not {BEST, MEAN, BANDWIDTH} & verdicts(make_run(tmp_path)).keys()
 
 
 def test_modelled_figures_are_in_no_plot(tmp_path):
@@ -105,6 +116,55 @@ def test_claims_name_the_device_and_the_data_type(tmp_path):
         found = verdicts(make_gpu_run(tmp_path / device, list(ALL_CASES), device))
         for claim in (FASTEST, "Up to 4.9x faster than torch.compile"):
             assert found[claim][0].startswith(f"on {device}, fp16: ")
+
+
+def test_the_projects_own_claims_of_a_gpu(tmp_path):
+    cases = list(ALL_CASES)[:2]
+    run = make_gpu_run(tmp_path, cases)
+    for case in cases:
+        change(run, case, "prism", median_us=60.0)
+        change(run, case, "compiled", median_us=90.0)
+    found = verdicts(run)
+    start = "on h200: 2 of 2 configurations have all three times"
+    assert found[BEST] == (f"{start}; no slower in 2", "holds")
+    assert found[MEAN] == (f"{start}; 1.50x over these", "holds")
+    start = "on h200: 2 of 2 memory-bound configurations measured"
+    assert found[BANDWIDTH] == (f"{start}; so much in 2", "holds")
+    change(run, CASE, "prism", median_us=100.0, bandwidth_us=4.0, roofline_us=4.0)
+    found = verdicts(run)
+    assert found[BEST][1] == found[MEAN][1] == found[BANDWIDTH][1] == "does not hold"
+    assert "no slower in 1; slower in rmsnorm d=4096,n=8 (0.90x)" in found[BEST][0]
+    assert "1.16x over these" in found[MEAN][0]
+    assert "so much in 1; less in rmsnorm d=4096,n=8 (4%); in 1 the modelled" in found[BANDWIDTH][0]
+    change(run, CASE, "prism", bandwidth_us=3.0)  # arithmetic is its bound
+    measured, verdict = verdicts(run)[BANDWIDTH]
+    assert measured.startswith("on h200: 1 of 1 memory-bound") and verdict == "holds"
+
+
+def test_the_claims_of_a_gpu_without_some_times(tmp_path):
+    cases = list(ALL_CASES)[:2]
+    run = make_gpu_run(tmp_path, cases)
+    for case in cases:
+        change(run, case, "prism", median_us=60.0)
+        change(run, case, "compiled", status="failed", reason="no time left")
+    found = verdicts(run)
+    assert found[BEST][1] == found[MEAN][1] == "not measured here"
+    change(run, cases[1], "compiled", status="ok", reason="")
+    found = verdicts(run)
+    assert found[BEST][1] == found[MEAN][1] == "holds where measured"
+    assert "1 of 2 configurations have all three times" in found[BEST][0]
+    change(run, cases[1], "prism", median_us=140.0)
+    assert verdicts(run)[MEAN][1] == "not measured here", "the other may make up for it"
+    change(run, CASE, "prism", median_us=500.0)
+    assert verdicts(run)[BEST][1] == "does not hold", "slower than eager alone"
+    change(run, CASE, "prism", median_us=60.0, p80_us=900.0, p20_us=9.0)
+    change(run, cases[1], "compiled", status="failed", reason="no time left")
+    assert verdicts(run)[BEST][1] == "too noisy here"
+    for reason, verdict in ((LATE, "not measured here"), ("crashed", "does not hold")):
+        for case in cases:
+            change(run, case, "prism", status="failed", reason=reason, p80_us=None, median_us=None)
+        found = verdicts(run)
+        assert {found[claim][1] for claim in (BEST, MEAN, BANDWIDTH)} == {verdict}
 
 
 def test_a_run_is_of_one_device(tmp_path):

@@ -11,7 +11,7 @@ CASES = [("rmsnorm", "d=4096,n=8"), ("mine", "n=4")]
 def kernel_table(ratios: dict[str, list]) -> pd.DataFrame:
     records = [
         {"workload": w, "config": c, "system": system, "ratio_to_best_baseline": value}
-        | {"noise": "", "status": "failed" if value is None else "ok"}
+        | {"noise": "", "without_baselines": "", "status": "failed" if value is None else "ok"}
         | {"published_prism_vs_mirage": 1.2 if (system, w) == ("prism", "rmsnorm") else None}
         for system, values in ratios.items()
         for (w, c), value in zip(CASES, values, strict=True)
@@ -54,6 +54,13 @@ def test_noisy_bars_are_pale():
     (ax,) = plots._relative(table).axes
     ours = next(c for c in ax.containers if isinstance(c, BarContainer))
     assert [bar.get_alpha() for bar in ours] == [0.35, None]
+
+
+def test_a_ratio_without_a_baseline_has_a_star():
+    table = kernel_table({"prism": [1.5, 1.2], "eager": [1.0, 1.0]})
+    table.loc[0, "without_baselines"] = "compiled (failed)"
+    (ax,) = plots._relative(table).axes
+    assert [text.get_text() for text in ax.texts] == ["1.50x*", "1.20x"]
 
 
 def test_stages_are_stacked_on_each_other():
