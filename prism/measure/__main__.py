@@ -5,7 +5,9 @@
   out=FOLDER    where results go; into the packed folder by default
   threads=N     of a CPU's kernels and of compilers; all cores by default
 
-It needs torch and numpy, and triton for a GPU. Started again, it goes on where it was. The exit
+It needs torch and numpy; for a GPU also triton, a C compiler ($CC, gcc or clang) and Python's
+headers, of which Triton builds what launches a kernel. torch 2.11 and triton 3.6, or newer, are
+tested. Started again, it goes on where it was. The exit
 code is 0 when every case has a row, 1 when one has none, and 2, with one line, for bad input.
 """
 
@@ -14,12 +16,16 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import re
+import shutil
 import sys
-from collections.abc import Sequence
+import sysconfig
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from prism.errors import PrismError
 
+_TESTED = {"torch": (2, 11), "triton": (3, 6)}  # and what is newer
 _KEYS = ("device", "seconds", "out", "threads")
 
 
@@ -58,8 +64,11 @@ def _run(path: Path, given: dict[str, str]) -> int:
     for name in ("numpy", "torch"):
         _installed(name)
     from prism.codegen import BACKENDS
+    from prism.measure.environment import versions
     from prism.measure.folder import read_folder
+    from prism.measure.gpu import check_shared
     from prism.measure.suite import Suite
+    from prism.model.device import Device
 
     seconds = _number(given, "seconds") if "seconds" in given else None
     cores = len(os.sched_getaffinity(0))
@@ -67,9 +76,14 @@ def _run(path: Path, given: dict[str, str]) -> int:
     folder = read_folder(path)
     packed = folder.manifest["device"]
     device = _device(given.get("device", "auto"), folder.devices, packed)
-    backend = folder.settings(device)["device"]["backend"]
+    described = Device.from_json(folder.settings(device)["device"])
+    backend = described.backend
     if backend == "triton":
         _installed("triton")
+    if described.torch == "cuda":
+        _launchable()
+        check_shared()
+        _tested(versions())
     BACKENDS[backend].build([(Path("kernel"), Path("library"))], 0, 1, 1.0)  # has a compiler
     suite = Suite(folder, device, Path(given.get("out", path)), seconds, max(1, threads))
     missing = suite.run()
@@ -82,6 +96,34 @@ def _run(path: Path, given: dict[str, str]) -> int:
 def _installed(name: str) -> None:
     if importlib.util.find_spec(name) is None:
         raise PrismError(f"{name} is not installed here; `pip install {name}` installs it")
+
+
+def _launchable() -> None:
+    """Raises PrismError without what Triton compiles a launcher with, as it looks for it."""
+    named = os.environ.get("CC")
+    if not any(shutil.which(name) for name in ([named] if named is not None else ["gcc", "clang"])):
+        where = (
+            f"CC={named} is not there" if named is not None else "neither gcc nor clang is there"
+        )
+        raise PrismError(f"Triton needs a C compiler to launch kernels, and {where}")
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")  # as Debian's
+    header = Path(sysconfig.get_paths(scheme=scheme)["include"]) / "Python.h"
+    if not header.is_file():
+        raise PrismError(
+            f"Triton needs Python's headers to launch kernels, and there is no {header}; "
+            "the package python3-dev has it"
+        )
+
+
+def _tested(found: Mapping[str, str | None]) -> None:
+    """Warns, in one line, of what is older than what is tested."""
+    older = []
+    for name, least in _TESTED.items():
+        numbers = re.match(r"(\d+)\.(\d+)", found.get(name) or "")
+        if numbers and tuple(map(int, numbers.groups())) < least:
+            older.append(f"{name} {found[name]} (tested from {least[0]}.{least[1]} on)")
+    if older:
+        print(f"prism: warning: older than tested: {', '.join(older)}", file=sys.stderr)
 
 
 def _number(given: dict[str, str], key: str) -> float:
@@ -101,6 +143,8 @@ def _device(asked: str, devices: dict[str, list[str]], packed: str) -> str:
         raise PrismError(f"device={asked}: is not in the packed folder; there are {known}")
     if asked != "auto" and not devices[asked]:  # the CPU
         return asked
+    # GPUs numbered as nvidia-smi does, here as in child processes.
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     import torch
 
     there = torch.cuda.is_available() and torch.cuda.get_device_name()

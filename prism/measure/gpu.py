@@ -9,6 +9,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from prism.errors import PrismError
 from prism.measure.children import kill_group
 from prism.model.device import Device
 
@@ -17,19 +18,37 @@ _MOST_BYTES = 1 << 16  # of its answer
 
 # What names and limits the device, then what may change while something runs on it.
 _FIXED = ("index", "name", "uuid", "driver_version", "memory.total", "persistence_mode")
-_FIXED += ("power.limit", "clocks.max.sm", "clocks.max.memory", "mig.mode.current")
+_FIXED += ("power.limit", "clocks.max.sm", "clocks.max.memory", "mig.mode.current", "compute_mode")
 _CLOCKS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu", "pstate")
 _REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # new, old drivers
 
 
-def visible() -> str:
-    """The first GPU that this process may use, as CUDA_VISIBLE_DEVICES names it; else "0"."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+_known: dict[str, dict[str, str]] = {}  # facts by GPU; no answer is asked for again
+
+
+def visible() -> str | None:
+    """The first GPU that this process may use, as CUDA_VISIBLE_DEVICES names it; "0" where that is
+    not set, and None where it hides all of them."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    return None if first in ("", "-1") else first
 
 
 def facts() -> dict[str, str]:
     """Name, UUID, driver, memory and limits of the GPU; empty without one."""
-    return _query(*_FIXED)
+    which = visible() or ""
+    if which not in _known and (found := _query(*_FIXED)):
+        _known[which] = found
+    return dict(_known.get(which, {}))
+
+
+def check_shared() -> None:
+    """Raises PrismError for a GPU on which the systems of a comparison cannot be at once."""
+    mode = facts().get("compute_mode", "Default")
+    if mode != "Default":
+        raise PrismError(
+            f"the GPU is in compute mode {mode}: all systems of a comparison hold contexts at "
+            "once; `nvidia-smi --compute-mode=DEFAULT` allows it"
+        )
 
 
 def clocks() -> dict[str, str]:
@@ -51,7 +70,7 @@ def lock_name(device: Device) -> str:
     """One name a GPU, however it is spelled; the device's own name when it is none."""
     if device.torch != "cuda":
         return device.name
-    return f"gpu-{facts().get('uuid') or visible()}".replace("/", "-")
+    return f"gpu-{facts().get('uuid') or visible() or 'none'}".replace("/", "-")
 
 
 def child_environment(device: Device, work: Path) -> dict[str, str]:
@@ -100,7 +119,8 @@ def smi(*arguments: str) -> list[list[str]]:
 
 def _query(*fields: str) -> dict[str, str]:
     """Values by field, as nvidia-smi spells them; empty when it gives none."""
-    rows = smi(f"--id={visible()}", f"--query-gpu={','.join(fields)}")
+    which = visible()
+    rows = which and smi(f"--id={which}", f"--query-gpu={','.join(fields)}")
     if not rows or len(rows[0]) != len(fields):
         return {}
     return dict(zip(fields, rows[0], strict=True))

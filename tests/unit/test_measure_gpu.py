@@ -5,6 +5,7 @@ import sys
 import pytest
 from devices import A100, INTERPRETER
 
+from prism.errors import PrismError
 from prism.measure import eager_case, gpu
 from prism.measure.environment import environment
 from prism.measure.inputs import copies_for, write_case
@@ -12,12 +13,12 @@ from prism.model.device import CPU
 from prism.program import Builder
 
 SMI = """#!{python}
-import sys
+import os, sys
 known = {{"index": "0", "name": "NVIDIA A100", "driver_version": "550.1",
     "memory.total": "40960 MiB", "persistence_mode": "Enabled", "power.limit": "400.00 W",
     "clocks.max.sm": "1410 MHz", "clocks.max.memory": "1215 MHz", "mig.mode.current": "Disabled",
     "clocks.sm": "1095 MHz", "clocks.mem": "1215 MHz", "power.draw": "61.00 W",
-    "temperature.gpu": "33", "pstate": "P0",
+    "temperature.gpu": "33", "pstate": "P0", "compute_mode": os.environ.get("MODE", "Default"),
     "clocks_throttle_reasons.active": "0x0000000000000001"}}
 values = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:])
 known["uuid"] = {{"0": "GPU-aa", "1": "GPU-bb"}}.get(values["id"], values["id"])
@@ -28,6 +29,15 @@ print(", ".join(known[f] for f in fields))
 """
 
 
+def forgetting():
+    """What is known of GPUs is that of the stand-in alone."""
+    for step in range(2):
+        gpu.memory_bytes.cache_clear()
+        gpu._known.clear()
+        if step == 0:
+            yield
+
+
 @pytest.fixture
 def smi(tmp_path, monkeypatch):
     path = tmp_path / "bin" / "nvidia-smi"
@@ -36,17 +46,13 @@ def smi(tmp_path, monkeypatch):
     path.chmod(0o755)
     monkeypatch.setenv("PATH", str(path.parent))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    gpu.memory_bytes.cache_clear()
-    yield
-    gpu.memory_bytes.cache_clear()
+    yield from forgetting()
 
 
 @pytest.fixture
 def no_smi(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    gpu.memory_bytes.cache_clear()
-    yield
-    gpu.memory_bytes.cache_clear()
+    yield from forgetting()
 
 
 def test_facts_and_clocks_are_those_of_the_gpu_that_is_visible(smi, monkeypatch):
@@ -68,11 +74,36 @@ def test_without_a_driver_nothing_is_guessed(no_smi):
 
 @pytest.mark.parametrize(
     ("visible", "name"),
-    [("0", "gpu-GPU-aa"), ("1,0", "gpu-GPU-bb"), ("GPU-bb", "gpu-GPU-bb"), ("", "gpu-GPU-aa")],
+    [("0", "gpu-GPU-aa"), ("1,0", "gpu-GPU-bb"), ("GPU-bb", "gpu-GPU-bb"), ("", "gpu-none")],
 )
 def test_one_lock_a_gpu_however_it_is_named(smi, monkeypatch, visible, name):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert gpu.lock_name(A100) == name
+
+
+@pytest.mark.parametrize("hidden", ["", "-1", "-1,0"])
+def test_a_hidden_gpu_is_none(smi, monkeypatch, hidden):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert gpu.visible() is None
+    assert gpu.facts() == gpu.clocks() == {} and gpu.memory_bytes() is None
+
+
+def test_facts_are_asked_for_once_a_gpu_and_again_after_no_answer(smi, monkeypatch):
+    asked, real = [], gpu.smi
+    monkeypatch.setattr(gpu, "smi", lambda *given: asked.append(given) or [])
+    assert gpu.facts() == {} == gpu.facts() and len(asked) == 2
+    monkeypatch.setattr(gpu, "smi", lambda *given: asked.append(given) or real(*given))
+    assert gpu.facts()["uuid"] == gpu.facts()["uuid"] == "GPU-aa" and len(asked) == 3
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert gpu.facts()["uuid"] == "GPU-bb" and len(asked) == 4
+
+
+def test_a_gpu_for_one_process_alone_is_one_line(smi, monkeypatch):
+    gpu.check_shared()
+    gpu._known.clear()
+    monkeypatch.setenv("MODE", "Exclusive_Process")
+    with pytest.raises(PrismError, match="compute mode Exclusive_Process: all systems .* at once"):
+        gpu.check_shared()
 
 
 def test_locks_without_a_driver_and_without_a_gpu(no_smi, monkeypatch):
