@@ -74,7 +74,7 @@ def bench(
                 system.job = None
                 system.fail(reason)
         try:
-            with device_lock(lock_name(settings.device)):
+            with device_lock(lock_name(settings.device), settings.until):
                 measure(systems, settings, work, progress)
         finally:
             for system in systems:

@@ -43,9 +43,7 @@ def _reordered(array: np.ndarray, shift: int) -> np.ndarray:
     return np.roll(array.reshape(-1)[::-1], shift).reshape(array.shape)
 
 
-def _wrong(
-    gate: Gate, variant: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
-) -> str:
+def _wrong(gate: Gate, variant: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> str:
     """What is wrong with the outputs for these inputs; empty when nothing is."""
     case = gate.case
     wide = {name: widen(array, case.dtype) for name, array in variant.items()}

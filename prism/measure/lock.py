@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from prism.errors import PrismError
+
+POLL_SECONDS = 0.1
+
+
+class Locked(PrismError):
+    """Another run held the device until the time was over."""
 
 
 def lock_path(device: str) -> Path:
@@ -27,8 +36,11 @@ def lock_path(device: str) -> Path:
 
 
 @contextlib.contextmanager
-def device_lock(device: str) -> Iterator[None]:
-    """Holds the device's lock; waits for another holder, saying so. The lock dies with us."""
+def device_lock(device: str, until: float = math.inf) -> Iterator[None]:
+    """Holds the device's lock; waits for another holder, saying so. The lock dies with us.
+
+    Raises Locked when the other still holds it at the time `until` (of `time.monotonic`).
+    """
     path = lock_path(device)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -36,12 +48,22 @@ def device_lock(device: str) -> Iterator[None]:
     except OSError as error:
         raise PrismError(f"cannot open the device lock {path}: {error.strerror}") from None
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(file):
             print(f"waiting for another run to release {path}", file=sys.stderr, flush=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            while not _locked(file):
+                if time.monotonic() >= until:
+                    raise Locked(f"another run held the lock {path} until the time was over")
+                time.sleep(POLL_SECONDS)
         yield
+
+
+def _locked(file: IO) -> bool:
+    """Whether the lock is ours now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -7,11 +7,12 @@ all passes is least: so a lucky sample does not pick it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from prism.errors import PrismError
 from prism.measure.compile import Builder, Compiled, compile_all, sha256
 from prism.measure.executor import Executor, Trial
 from prism.measure.gpu import lock_name
-from prism.measure.lock import device_lock
+from prism.measure.lock import Locked, device_lock
 from prism.model.device import Device
 
 Progress = Callable[[str, int, int], None]
@@ -134,6 +135,18 @@ class Race:
             return min(final, key=lambda c: c.median_us)
         return min(passed, key=lambda c: c.score_us, default=None)
 
+    @contextlib.contextmanager
+    def _alone(self, tried: int) -> Iterator[None]:
+        """Holds the device; or it is time to end, as another run held it. Raises Locked then when
+        none were tried before, as there is nothing to end with."""
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(device_lock(self._lock, self.until))
+            except Locked:
+                if not tried:
+                    raise
+            yield
+
     def causes(self) -> dict[str, int]:
         """Failures counted by cause."""
         return dict(Counter(c.cause for c in self.candidates if c.status == "failed"))
@@ -149,8 +162,8 @@ class Race:
         self._compile(batch)
         compiled = time.perf_counter()
         self.seconds["compile"] += compiled - start
-        with device_lock(self._lock):
-            tried = len(self.candidates) - len(batch)
+        tried = len(self.candidates) - len(batch)
+        with self._alone(tried):
             for number, candidate in enumerate(batch, tried + 1):
                 over = number > LEAST and time.monotonic() >= until
                 if self.late or over:  # those not reached were not tried
@@ -170,7 +183,7 @@ class Race:
             if all(f.compiled.sha256 != candidate.compiled.sha256 for f in finalists):
                 finalists.append(candidate)
         finalists = finalists[:FINALISTS]
-        with device_lock(self._lock):
+        with self._alone(len(self.candidates)):
             for number in range(PASSES):
                 if self.late:
                     break

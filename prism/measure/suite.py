@@ -27,7 +27,7 @@ from prism.measure.baseline import BaselineSpec
 from prism.measure.bench import LATE, PRISM, BenchSettings, bench
 from prism.measure.environment import revision
 from prism.measure.folder import FORMAT, STATE, Folder, read_state
-from prism.measure.lock import work_folder
+from prism.measure.lock import Locked, work_folder
 from prism.measure.rows import Row, read_rows, write_rows
 from prism.measure.strategy import STRATEGIES
 from prism.measure.tune import KERNEL, WINNER, TuneBudget, tune
@@ -206,6 +206,8 @@ class Suite:
                 until=self.until,
                 case_dir=self.cases / one.case.name,
             )
+        except Locked:
+            raise  # the time is over for all
         except Exception as error:
             reason, one.finished = f"{TUNING}: {_line(error)}", True
             if earlier is None or not earlier["candidates"]:
@@ -262,6 +264,8 @@ class Suite:
                 context,
                 case_dir=self.cases / one.case.name,
             )
+        except Locked:
+            raise
         except Exception as error:
             write_rows(new, [self._failed(one, f"{TIMING}: {_line(error)}", context)])
         found = read_rows(new)

@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from prism.errors import PrismError
 from prism.measure import children, environment, lock
 from prism.measure.compile import compile_all, compile_one, first_error, sha256
+from prism.measure.race import Race
 from prism.measure.rows import Row, read_rows, write_rows
+from prism.model.device import CPU
 
 
 def row(**fields):
@@ -135,6 +138,32 @@ def test_the_device_lock_excludes_another_process(tmp_path, monkeypatch):
             holder.kill()  # the lock dies with its holder
             assert waiter.stdout.readline() == "held\n"
             waiter.kill()
+
+
+def test_waiting_for_the_device_ends_with_the_time(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with lock.device_lock("test"):
+        start = time.monotonic()
+        with (
+            pytest.raises(lock.Locked, match="another run held the lock .*until the time was over"),
+            lock.device_lock("test", start + 0.3),
+        ):
+            pass
+        assert 0.3 <= time.monotonic() - start < 5
+    with lock.device_lock("test", start):  # free: taken at once, however late
+        pass
+    assert capsys.readouterr().err.count("waiting for another run") == 1
+
+
+def test_a_race_that_waits_for_another_run_ends_with_what_it_has(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    race = Race(None, None, CPU, tmp_path, 1)
+    with lock.device_lock("cpu"):
+        race.until = time.monotonic() + 0.2
+        with pytest.raises(lock.Locked), race._alone(0):
+            pass
+        with race._alone(1):
+            assert race.late
 
 
 def test_folders_of_killed_runs_are_removed_and_live_ones_kept(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from prism.errors import PrismError
 from prism.measure import suite as module
 from prism.measure.bench import LATE
 from prism.measure.folder import STATE, Folder, read_folder, read_state
+from prism.measure.lock import Locked
 from prism.measure.rounds import CUT
 from prism.measure.rows import Row, read_rows, write_rows
 from prism.measure.suite import Suite
@@ -334,6 +335,16 @@ def test_a_full_disk_ends_all(packed, tmp_path, machine):
     with pytest.raises(OSError, match="No space left"):
         measure(packed, tmp_path)
     assert machine.calls == [("tune", FIRST, 10, 40)]
+
+
+@pytest.mark.parametrize("stage", ["tune", "bench"])
+def test_a_lock_that_another_run_holds_to_the_end_is_the_reason(packed, tmp_path, machine, stage):
+    machine.breaks = {(stage, FIRST): Locked("another run held the lock")}
+    with pytest.raises(Locked, match="another run held the lock"):
+        measure(packed, tmp_path, 100)
+    machine.breaks = {}
+    measure(packed, tmp_path)
+    assert rows(tmp_path, FIRST) and rows(tmp_path, SECOND)
 
 
 def test_what_was_timed_but_not_published_is_published(packed, tmp_path, machine):
