@@ -1,4 +1,4 @@
-"""The roofline of a program on a GPU: modelled, a time that no measured one may be below."""
+"""The roofline of a program on a GPU, and the least that any kernel for it takes: modelled."""
 
 from __future__ import annotations
 
@@ -25,6 +25,19 @@ def roofline_us(program: Program, gpu: Gpu) -> float:
     products = product_flops(program) / (gpu.dot_tflops[program.dtype] * 1e6)
     others = other_flops(program) / (gpu.fp32_tflops * 1e6)
     return max(memory, products, others)
+
+
+def least_us(program: Program, gpu: Gpu) -> float:
+    """Modelled microseconds below which a cold time is wrong, whatever algebra the kernel uses.
+
+    Inputs must come from memory. Operations do not count, as an equal program may have fewer; nor
+    do outputs as far as the second-level cache can hold them back.
+    """
+    item = ITEM_BYTES[program.dtype]
+    inputs = item * sum(prod(program.shape(node)) for node in program.inputs.values())
+    outputs = compulsory_bytes(program) - inputs
+    moved = inputs + max(0.0, outputs - gpu.l2_mib * 2**20)
+    return moved / (gpu.bandwidth_gbs * 1e3)
 
 
 def compulsory_bytes(program: Program) -> int:

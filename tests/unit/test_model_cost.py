@@ -24,7 +24,7 @@ from prism.instantiate.concrete import Concrete
 from prism.model import Device
 from prism.model.cost import cost
 from prism.model.fit import fit
-from prism.model.roofline import compulsory_bytes, product_flops, roofline_us
+from prism.model.roofline import compulsory_bytes, least_us, product_flops, roofline_us
 from prism.model.traffic import traffic
 from prism.model.work import work
 from prism.program import Builder, Op
@@ -71,6 +71,19 @@ def test_roofline_of_elementwise_work_on_few_bytes():
         x = b.exp(x)
     program = b.build(O=b.sum(x, "f"))
     assert roofline_us(program, A100) == pytest.approx(10 * 4096**2 / 19.5e6)
+
+
+def test_the_least_time_is_below_what_algebra_and_the_cache_may_save():
+    b = Builder("chain", {"n": 4096, "k": 4096, "j": 4096, "m": 8}, "fp16")
+    a = b.matmul(b.input("A", "n k"), b.input("B", "k j"), "k")
+    program = b.build(O=b.matmul(a, b.input("X", "j m"), "j"))
+    inputs = 2 * (2 * 4096**2 + 8 * 4096)
+    assert least_us(program, H200) == pytest.approx(inputs / 4800e3)
+    assert least_us(program, H200) < roofline_us(program, H200) / 5  # products from the right
+    b = Builder("outer", {"n": 1 << 14, "m": 1 << 12}, "fp16")
+    wide = b.build(O=b.mul(b.input("X", "n"), b.input("Y", "m")))
+    beyond = 2 * (1 << 26) - 50 * 2**20  # what 50 MiB of L2 cannot hold back
+    assert least_us(wide, H200) == pytest.approx((beyond + 2 * ((1 << 14) + (1 << 12))) / 4800e3)
 
 
 def test_roofline_needs_sizes():
