@@ -2,7 +2,7 @@
 # machine's GPU, else its CPU; choose otherwise with `--config overrides="suite=smoke device=cpu"`.
 # Results: results/SUITE-DEVICE/.
 import sys
-from prism.workflow import hold, workflow_plan
+from prism.workflow import start, workflow_plan
 
 PLAN = workflow_plan(workflow)
 RUN = PLAN["run"]
@@ -33,7 +33,7 @@ PRISM = f"{sys.executable} -m prism"
 
 
 onstart:
-    hold(RUN)
+    start(workflow, PLAN)
 
 
 wildcard_constraints:

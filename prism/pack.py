@@ -17,14 +17,16 @@ from pathlib import Path
 
 from prism import config, files, given
 from prism.codegen import BACKENDS
-from prism.errors import PrismError
+from prism.errors import PrismError, reading
 from prism.instantiate.concrete import Concrete
 from prism.instantiate.sampling import sample
+from prism.measure.bench import PRISM
 from prism.measure.environment import revision
 from prism.measure.folder import (
     FORMAT,
     MANIFEST,
     STATE,
+    Folder,
     digest,
     program_hash,
     read_folder,
@@ -46,8 +48,10 @@ def pack(data: Mapping, searches: Mapping[str, Mapping], out: Path, progress: Pr
 
     `data` is the slice `pack` of a workflow's plan, `searches` the results of `prism search` by
     workload. The same data and results give the same graphs. Raises PrismError for a disk that
-    cannot be written and for a workload without a proved graph.
+    cannot be written, for a workload without a proved graph, and for a folder with measurements
+    of other cases, settings or graphs.
     """
+    _check_measured(Path(out), data["devices"])
     settings = data["devices"][data["device"]]["settings"]
     programs = {
         case: config.program_of(workload, settings["dtype"])
@@ -67,6 +71,8 @@ def pack(data: Mapping, searches: Mapping[str, Mapping], out: Path, progress: Pr
         content[f"search/{name}.json"] = found
         workloads[name] = told | {"account": given.search_account(found)}
     written = {name: json.dumps(value).encode() for name, value in content.items()}
+    seals = {name: digest(value) for name, value in written.items()}
+    _check_measured(Path(out), data["devices"], seals)
     manifest = {
         "format": FORMAT,
         **revision(),
@@ -77,7 +83,7 @@ def pack(data: Mapping, searches: Mapping[str, Mapping], out: Path, progress: Pr
         "workloads": workloads,
         "devices": data["devices"],
         "config": data["config"],
-        "files": {name: digest(value) for name, value in written.items()},
+        "files": seals,
     }
     _write(Path(out), written | {MANIFEST: json.dumps(manifest, indent=1).encode() + b"\n"})
     return manifest
@@ -94,6 +100,25 @@ def check_place(out: Path) -> None:
     place = next(parent for parent in out.absolute().parents if parent.exists())
     if not os.access(place, os.W_OK):
         raise PrismError(f"out={out}: folder {place} cannot be written")
+
+
+def _check_measured(out: Path, entries: Mapping, seals: Mapping[str, str] | None = None) -> None:
+    """Raises PrismError where `out` has measurements that are not of what is packed into it.
+
+    `entries` has the hashes of the cases by device, `seals` the digests of the files of graphs.
+    """
+    if not (out / STATE).is_file():
+        return
+    state = read_state(out)
+    hashes = entries.get(state["device"], {}).get("hashes", {})
+    for case, entry in state["cases"].items():
+        config_hash, _, graphs = str(entry["key"]).partition(" ")
+        name = f"graphs/{case.partition('@')[0]}.json"
+        if hashes.get(case) != config_hash or (seals is not None and seals.get(name) != graphs):
+            raise PrismError(
+                f"out={out}: holds measurements of other cases, settings or graphs ({case} on "
+                f"{state['device']}); pack into another folder, or remove this one"
+            )
 
 
 def _graphs(
@@ -170,23 +195,29 @@ def _write(out: Path, written: Mapping[str, bytes]) -> None:
 # Home again -------------------------------------------------------------------------------
 
 
-def unpack(folder: Path, measured: Path, run: Path) -> list[str]:
-    """Brings what was measured of a folder into the folder of a run, after checking all of it.
+def unpack(folder: Path, measured: Path, run: Path) -> tuple[str, list[str]]:
+    """Brings what was measured of a folder into the folder of a run, after checking all of it:
+    each winner's graph is proved once more as a whole.
 
-    `measured` is where `python -m prism.measure` wrote, by default the folder itself. Returns what
-    the user should know, a line each: cases without rows, and commits that differ. Raises
-    PrismError, and leaves the run as it was, for rows of other settings and damaged files.
+    `measured` is where `python -m prism.measure` wrote, by default the folder itself. Returns the
+    device that the rows are of, and what the user should know, a line each: cases without rows,
+    another device than the one packed for, and commits that differ. Raises PrismError, and leaves
+    the run as it was, for rows and winners of other settings or graphs and for damaged files.
     """
     import yaml
 
-    packed = read_folder(folder)
-    device = read_state(measured)["device"]
+    packed, state = read_folder(folder), read_state(measured)
+    device, target = state["device"], packed.manifest["device"]
     if device not in packed.devices:
         raise PrismError(f"{measured / STATE}: device {device} is not in {folder / MANIFEST}")
     entry = packed.manifest["devices"][device]
+    _check_state(packed, measured, state)
     said, content, commits = [], {}, Counter()
+    if device != target:
+        said.append(f"the rows are of device {device}; the folder was packed for {target}")
+    winners: dict[str, list[tuple[Path, Concrete]]] = {}  # by workload
     for case in packed.cases(device):
-        path = measured / "bench" / f"{case.name}.jsonl"
+        path, place = measured / "bench" / f"{case.name}.jsonl", measured / "tune" / case.name
         if not path.is_file():
             said.append(f"{case.name}: not measured")
             continue
@@ -199,12 +230,21 @@ def unpack(folder: Path, measured: Path, run: Path) -> list[str]:
                     f"({case.config_hash}, {device})"
                 )
             commits[row.get("commit")] += 1
-        content[f"bench/{case.name}.jsonl"] = path
-        content |= _winner(measured / "tune" / case.name, case.program)
+        found, variant, concrete = _winner(place, case.program)
+        timed = [row.get("variant") or "" for row in rows if row.get("system") == PRISM]
+        if any(one != variant for one in timed):
+            raise PrismError(
+                f"{case.name}: its row is of configuration {timed[0] or 'none'}, its winner is "
+                f"{variant or 'none'}; run `python -m prism.measure {folder}` once more"
+            )
+        if concrete is not None:
+            winners.setdefault(case.workload, []).append((place / WINNER, concrete))
+        content |= {f"bench/{case.name}.jsonl": path} | found
     if not content:
         raise PrismError(
             f"{measured}: nothing was measured; run `python -m prism.measure {folder}`"
         )
+    _prove(winners)
     for name in packed.manifest["workloads"]:
         packed.read(f"search/{name}.json")
         content[f"search/{name}.json"] = folder / f"search/{name}.json"
@@ -214,7 +254,28 @@ def unpack(folder: Path, measured: Path, run: Path) -> list[str]:
     for name, path in content.items():
         files.write_bytes(run / name, path.read_bytes())
     files.write_text(run / "config.yaml", yaml.safe_dump(resolved, sort_keys=False))
-    return said + _commits(packed.manifest, commits)
+    return device, said + _commits(packed.manifest, commits)
+
+
+def _check_state(packed: Folder, measured: Path, state: Mapping) -> None:
+    """Raises PrismError where what was measured is not of this folder's cases and graphs."""
+    for case in packed.cases(state["device"]):
+        graphs = packed.manifest["files"][f"graphs/{case.workload}.json"]
+        entry = state["cases"].get(case.name)
+        if entry is not None and entry["key"] != f"{case.config_hash} {graphs}":
+            raise PrismError(
+                f"{measured}: holds measurements of another packed folder than {packed.path} "
+                f"({case.name} differs)"
+            )
+
+
+def _prove(winners: Mapping[str, list[tuple[Path, Concrete]]]) -> None:
+    """Raises PrismError for a winner, given by workload, whose graph is not proved as a whole."""
+    for found in winners.values():
+        reasons = given.proofs(found[0][1].program)([concrete.graph for _, concrete in found])
+        for (path, _), reason in zip(found, reasons, strict=True):
+            if reason:
+                raise PrismError(f"{path}: the winner's graph is not proved: {reason}")
 
 
 def _check_run(run: Path, hashes: Mapping[str, str]) -> None:
@@ -231,17 +292,31 @@ def _check_run(run: Path, hashes: Mapping[str, str]) -> None:
         raise PrismError(f"run={run}: holds a run of other settings; choose another folder")
 
 
-def _winner(folder: Path, program: Program) -> dict[str, Path]:
-    """The files of a tuned winner, by their name in a run; none where tuning itself failed."""
-    if not (folder / WINNER).is_file():
-        return {}
+def _winner(folder: Path, program: Program) -> tuple[dict[str, Path], str, Concrete | None]:
+    """The files of a tuned winner by their name in a run, its digest, and what it is: none of each
+    where tuning itself failed. Raises PrismError for another program's and for a damaged one."""
+    path = folder / WINNER
+    if not path.is_file():
+        return {}, "", None
     stored = read_winner(folder)
-    if stored.get("concrete"):
+    with reading(str(path)):
+        if stored["status"] != "ok":
+            return {f"tune/{folder.name}/{WINNER}": path}, stored.get("digest") or "", None
         concrete = Concrete.from_json(stored["concrete"])
-        if differ := given.difference(concrete.program, program):
-            raise PrismError(f"{folder}: was tuned for another program: {differ}")
-    found = [folder / WINNER, *folder.glob(f"{KERNEL}.*")]
-    return {f"tune/{folder.name}/{path.name}": path for path in found}
+    if differ := given.difference(concrete.program, program):
+        raise PrismError(f"{folder}: was tuned for another program: {differ}")
+    with reading(str(path)):
+        variant, seal = stored["digest"], stored["source_sha256"]
+        source = folder / f"{KERNEL}{BACKENDS[stored['backend']].suffix}"
+    if concrete.digest() != variant:
+        raise PrismError(f"{path} is damaged: its configuration has another digest than it says")
+    try:
+        there = digest(source.read_bytes())
+    except OSError as error:
+        raise PrismError(f"cannot read {source}: {error.strerror}") from None
+    if there != seal:
+        raise PrismError(f"{source} is not the kernel that won: winner.json has another sha256")
+    return {f"tune/{folder.name}/{p.name}": p for p in (path, source)}, variant, concrete
 
 
 def _commits(manifest: Mapping, measured: Mapping[str | None, int]) -> list[str]:

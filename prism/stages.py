@@ -210,6 +210,13 @@ def pack(own: dict[str, str], overrides: Sequence[str]) -> None:
     else:
         planned = plan(overrides)
         data, graphs = json.loads(planned["pack"]), own.get("graphs")
+        asked = _device_asked(overrides)
+        if asked and not planned["gpu"] and not _gives(overrides, "pack.device"):
+            print(
+                f"prism: device={asked}: the folder is packed for {data['device']} (pack.device), "
+                f"and can be measured on {asked} too",
+                file=sys.stderr,
+            )
     with given.reading("pack"):
         names = {workload["name"]: workload for workload in data["cases"].values()}
         programs = {name: config.program_of(workload) for name, workload in names.items()}
@@ -228,9 +235,10 @@ def unpack(own: dict[str, str], overrides: Sequence[str]) -> None:
     if overrides:
         raise PrismError(f"{overrides[0]}: unpack reads a folder as it is; only its keys are known")
     folder, to = Path(_needed(own, "from", "unpack")), Path(_needed(own, "run", "unpack"))
-    for line in run(folder, Path(own.get("measured", folder)), to):
+    device, lines = run(folder, Path(own.get("measured", folder)), to)
+    for line in lines:
         _warn(line)
-    print(f"{to}; `prism report run={to}` shows it")
+    print(f"{to}: measured on device {device}; `prism report run={to}` shows it")
 
 
 def offline(own: dict[str, str], overrides: Sequence[str]) -> None:
@@ -247,7 +255,7 @@ def offline(own: dict[str, str], overrides: Sequence[str]) -> None:
     if "slice" in own:
         data, graphs = given.slice_of(own["slice"], "offline"), _needed(own, "graphs", "offline")
     else:
-        planned = plan(overrides)
+        planned = plan(_offline_devices(overrides))
         data = json.loads(planned["offline"])
     with given.reading("offline"):
         own_settings = data["offline"]
@@ -310,6 +318,36 @@ def _needed(own: Mapping[str, str], key: str, stage: str) -> str:
     if key not in own:
         raise PrismError(f"{stage}: {key}=... is needed; see `prism {stage} --help`")
     return own[key]
+
+
+def _gives(overrides: Sequence[str], key: str) -> bool:
+    from prism import config
+
+    return any(config.key_of(item) == key for item in overrides)
+
+
+def _device_asked(overrides: Sequence[str]) -> str | None:
+    """The file of conf/device that the command line names; None for none and for `auto`."""
+    from prism import config
+
+    named = [item.partition("=")[2] for item in overrides if config.key_of(item) == "device"]
+    return named[-1] if named and named[-1] != "auto" else None
+
+
+def _offline_devices(overrides: Sequence[str]) -> list[str]:
+    """Overrides that compile for the device asked for, where it is a GPU; else says that they are
+    for those of `offline.devices`."""
+    from prism import config
+
+    asked, found = _device_asked(overrides), list(overrides)
+    if asked is None or _gives(overrides, "offline.devices"):
+        return found
+    cfg = config.compose(overrides)
+    if "gpu" in cfg.device:
+        return [*found, f"offline.devices=[{asked}]"]
+    text = f"device={asked}: is no GPU; kernels are compiled for {', '.join(cfg.offline.devices)}"
+    print(f"prism: {text} (offline.devices)", file=sys.stderr)
+    return found
 
 
 def _on_device(overrides: Sequence[str]) -> Any:

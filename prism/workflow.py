@@ -47,7 +47,7 @@ def plan(overrides: Sequence[str] = ()) -> dict:
     slice as JSON text. A case is a workload with sizes, `rmsnorm@d=4096,n=8`. `ablate` and `growth`
     are slices too, or None: they are a suite's own, and not of a run that chooses its workloads.
     `offline` is the slice of what compiles for GPUs, `pack` that of the packed folder. `gpu` says
-    whether the device is a GPU, whose cases are measured out of that folder.
+    whether the device is a GPU, whose cases are measured out of that folder, and `gpus` names it.
     """
     import yaml
 
@@ -97,6 +97,7 @@ def plan(overrides: Sequence[str] = ()) -> dict:
     sized = {case: json.loads(text)["workload"] for case, text in found["bench"].items()}
     found["offline"] = json.dumps(offline_slice(cfg, sized, overrides))
     found |= {"device": cfg.device.name, "gpu": "gpu" in cfg.device, "limit": cfg.profile.seconds}
+    found["gpus"] = list(cfg.device.get("gpus", ()))
     return found | {"workloads": list(found["search"]), "cases": list(found["tune"])}
 
 
@@ -207,6 +208,22 @@ def _check_compiler(slices: Iterable[str]) -> None:
 
     for backend in {json.loads(text)["device"]["backend"] for text in slices}:
         BACKENDS[backend].build([(Path("kernel"), Path("library"))], 0, 1, 1.0)
+
+
+def start(workflow: Any, found: Mapping) -> None:
+    """Before the first job of `plan`'s result: is its GPU here, and no other workflow at work?
+
+    Ends with one line where a job of this machine would measure on a GPU that it does not have,
+    after hours of others. Jobs that an executor sends elsewhere find theirs there.
+    """
+    if found["gpus"] and workflow.local_exec and workflow.is_main_process:
+        due = {job.rule.name for job in workflow.dag.needrun_jobs()}
+        try:
+            if "profile" in due:
+                devices.require(found["device"], found["gpus"])
+        except PrismError as error:
+            _end(str(error), 2)
+    hold(found["run"])
 
 
 def hold(run: str) -> None:

@@ -204,6 +204,19 @@ def test_bad_input_ends_the_workflow_with_one_line(tmp_path, overrides, part):
     assert not (tmp_path / "results").exists()
 
 
+def test_a_gpu_that_is_not_here_ends_the_workflow_before_its_first_job(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    output = snakemake(tmp_path, f"{TINY} device=h200", code=2)
+    (error,) = (line for line in output.splitlines() if "error" in line.lower())
+    assert error.startswith("prism: error: device h200: this machine has no NVIDIA GPU")
+    assert not (tmp_path / "results").exists()
+    due = jobs(snakemake(tmp_path, f"{TINY} device=h200", "--dry-run"))
+    assert "profile" in due, "what there is to do can be asked anywhere"
+    search = "results/smoke-h200/config.yaml"
+    snakemake(tmp_path, f"{TINY} device=h200", search)
+    assert (tmp_path / search).exists(), "as can all be done that needs no GPU"
+
+
 def test_overrides_reach_the_run_unchanged(tmp_path):
     text = (
         "suite=smoke workload=rmsnorm workload.d=7e1 +baseline.eager.options.day=2024-01-01 "

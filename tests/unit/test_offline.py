@@ -216,3 +216,29 @@ def test_bad_settings_are_one_line(tmp_path, capsys, override, part):
     err = capsys.readouterr().err
     assert part in err and err.count("prism: error: ") == 1
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "devices", "said"),
+    [
+        (["device=a100"], ["a100"], []),
+        (["device=a100", "offline.devices=[h200]"], ["h200"], []),
+        (["device=auto"], ["a100", "h200"], []),
+        (["device=cpu"], ["a100", "h200"], ["prism: device=cpu: is no GPU; kernels are compiled"]),
+    ],
+)
+def test_a_gpu_asked_for_is_what_is_compiled_for(
+    tmp_path, capsys, monkeypatch, overrides, devices, said
+):
+    seen = []
+
+    def none(cases, devices, *rest):
+        seen.extend(device.name for device in devices)
+        raise offline.PrismError("seen")
+
+    monkeypatch.setattr(offline, "offline", none)
+    monkeypatch.setattr(offline, "missing", lambda: "not here")
+    assert cli.main(["offline", "suite=smoke", *overrides, f"out={tmp_path / 'o.json'}"]) == 2
+    assert seen == devices
+    lines = [x for x in capsys.readouterr().err.splitlines() if "auto" not in x and "seen" not in x]
+    assert [line[: len(part)] for line, part in zip(lines, said, strict=True)] == said

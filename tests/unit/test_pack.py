@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from codegen_graphs import graph, load, op
 
-from prism import cli, config, files, given, pack
+from prism import cli, config, files, given, pack, stages, terminal
 from prism.errors import PrismError
 from prism.instantiate.sampling import sample
 from prism.measure.__main__ import main as measure
@@ -16,7 +17,7 @@ from prism.measure.folder import STATE, digest, program_hash, read_folder
 from prism.measure.rows import Row, write_rows
 from prism.model.device import Device
 from prism.model.rank import rank
-from prism.program import program_from_json
+from prism.program import Op, program_from_json
 
 SMALL = ["suite=smoke", "baseline=[eager]", "pack.graphs=6", "pack.points=40"]
 CASES = ["rmsnorm@d=256,n=4", "attention@b=1,d=64,g=2,h=128"]
@@ -178,6 +179,31 @@ def test_a_folder_appears_whole_or_not_at_all(packed, folder, tmp_path, capsys, 
     assert set(after) == set(before), "what was measured there stays"
     assert after[folder / "graphs/rmsnorm.json"] != before[folder / "graphs/rmsnorm.json"]
     read_folder(folder).graphs(read_folder(folder).cases("cpu")[0])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ["device=cpu"],
+            ["prism: device=cpu: the folder is packed for h200 (pack.device), and can"],
+        ),
+        (["device=cpu", "pack.device=cpu"], []),
+        (["device=auto"], []),
+        ([], []),
+        (["device=a100"], []),
+    ],
+)
+def test_the_device_that_is_packed_for_is_said(tmp_path, capsys, monkeypatch, overrides, said):
+    seen = {}
+    monkeypatch.setattr(stages, "_searches", lambda *args: {})
+    monkeypatch.setattr(terminal, "packed", lambda out, manifest: None)
+    monkeypatch.setattr(pack, "pack", lambda data, *rest: seen.update(data))
+    code, _, lines = run(capsys, "pack", *SMALL, *overrides, f"out={tmp_path / 'out'}")
+    assert code == 0 and [line[: len(part)] for line, part in zip(lines, said, strict=True)] == said
+    assert seen["device"] == {"device=a100": "a100"}.get(
+        "".join(overrides), "cpu" if len(overrides) == 2 else "h200"
+    )
 
 
 def test_other_folders_are_left_alone(packed, tmp_path, capsys):
@@ -425,6 +451,110 @@ def test_a_winner_of_another_program_is_refused(folder, tmp_path, capsys):
     code, _, (line,) = run(capsys, "unpack", f"from={folder}", f"run={tmp_path / 'run'}")
     assert code == 2 and "was tuned for another program: workload: attention there" in line
     assert not (tmp_path / "run").exists()
+
+
+def won(folder, case, graph=None):
+    """Puts a winner of one of the packed graphs, or of `graph`, and its row into the folder."""
+    from prism.instantiate import Concrete
+
+    graph = graph or read_folder(folder).graphs(case)[0][1]
+    sizes = tuple(dict.fromkeys(kernel.block.pars, 1) for kernel in graph.kernels)
+    concrete = Concrete(case.program, graph, sizes)
+    place = folder / "tune" / case.name
+    (place / "kernel.py").write_text("# a kernel\n")
+    stored = {"status": "ok", "backend": "triton", "concrete": concrete.to_json()}
+    stored |= {"digest": concrete.digest(), "source_sha256": digest(b"# a kernel\n")}
+    (place / "winner.json").write_text(json.dumps(stored))
+    path = folder / f"bench/{case.name}.jsonl"
+    row = json.loads(path.read_text()) | {"variant": concrete.digest()}
+    write_rows(path, [row])
+    return path, place
+
+
+def test_a_winner_is_proved_and_belongs_to_its_kernel_and_row(folder, tmp_path, capsys):
+    measured(folder)
+    case = read_folder(folder).cases("h200")[0]
+    target = tmp_path / "run"
+    args = ("unpack", f"from={folder}", f"run={target}")
+
+    def refused(part):
+        code, _, (line,) = run(capsys, *args)
+        assert code == 2 and part in line and not target.exists()
+
+    rows, place = won(folder, case)
+    (place / "kernel.py").write_text("# another\n")
+    refused("kernel.py is not the kernel that won")
+    (place / "kernel.py").unlink()
+    refused("kernel.py: No such file")
+    won(folder, case)
+    write_rows(rows, [json.loads(rows.read_text()) | {"variant": "0" * 12}])
+    refused(f"{case.name}: its row is of configuration 000000000000")
+    won(folder, case)
+    change(place / "winner.json", lambda d: d.update(digest="1" * 12))
+    refused("its configuration has another digest")
+    change(place / "winner.json", lambda d: d.pop("source_sha256"))
+    refused("winner.json: 'source_sha256' is missing")
+    won(folder, case, without_eps(case))
+    refused("winner.json: the winner's graph is not proved")
+    won(folder, case)
+    code, out, _ = run(capsys, *args)
+    assert code == 0 and f"{target}: measured on device h200; " in out
+    assert (target / f"tune/{case.name}/kernel.py").read_text() == "# a kernel\n"
+
+
+def without_eps(case):
+    """A graph of RMSNorm and a product that forgets `eps`."""
+    x, w = load("X", "n d"), load("W", "d f")
+    squares = op(Op.ACCUM, op(Op.SUM, op(Op.SQUARE, x), arg="d"), arg="sum")
+    product = op(Op.ACCUM, op(Op.MATMUL, x, w, arg="d"), arg="sum")
+    root = op(Op.SQRT, op(Op.SCALE, squares, arg="1 / d"))
+    saved = op(Op.SAVE, op(Op.DIV, product, root), arg="O")
+    return graph(saved, grid="x", loop="i", ones="W.f.x O.f.x X.d.i W.d.i")
+
+
+def test_the_device_of_the_rows_is_said(folder, tmp_path, capsys):
+    measured(folder, device="cpu")
+    change(folder / STATE, lambda d: d.update(device="cpu"))
+    hashes = read_folder(folder).manifest["devices"]["cpu"]["hashes"]
+    for case, config_hash in hashes.items():
+        path = folder / f"bench/{case}.jsonl"
+        write_rows(path, [json.loads(path.read_text()) | {"config_hash": config_hash}])
+    code, out, lines = run(capsys, "unpack", f"from={folder}", f"run={tmp_path / 'run'}")
+    assert code == 0 and "measured on device cpu" in out
+    assert "prism: warning: the rows are of device cpu; the folder was packed for h200" in lines
+
+
+def state_of(folder):
+    """`measured.json` as `python -m prism.measure` leaves it."""
+    packed = read_folder(folder)
+    seals = packed.manifest["files"]
+    keys = {
+        c.name: f"{c.config_hash} {seals[f'graphs/{c.workload}.json']}"
+        for c in packed.cases("h200")
+    }
+    cases = {name: {"key": key, "seconds": 1.0} for name, key in keys.items()}
+    (folder / STATE).write_text(json.dumps({"format": 1, "device": "h200", "cases": cases}))
+
+
+def test_measurements_of_another_packed_folder_are_refused(folder, tmp_path, capsys):
+    measured(folder)
+    state_of(folder)
+    args = ("unpack", f"from={folder}", f"run={tmp_path / 'run'}")
+    assert run(capsys, *args)[0] == 0
+    change(folder / STATE, lambda d: d["cases"][CASES[1]].update(key="other graphs"))
+    code, _, (line,) = run(capsys, *args)
+    assert code == 2 and f"holds measurements of another packed folder than {folder}" in line
+
+
+def test_nothing_else_is_packed_over_measurements(packed, folder, capsys):
+    state_of(folder)
+    before = contents(folder)
+    args = ("pack", f"graphs={packed / 'search'}", f"out={folder}", *SMALL)
+    for other in (["bench.rounds=3"], ["seed=1"], ["suite.workloads=[rmsnorm]"], ["pack.graphs=3"]):
+        code, _, (line,) = run(capsys, *args, *other)
+        assert code == 2 and "holds measurements of other cases, settings or graphs" in line
+        assert "another folder, or remove this one" in line and contents(folder) == before
+    assert run(capsys, *args)[0] == 0, "the same again"
 
 
 def test_damaged_states_and_overrides_of_unpacking(folder, tmp_path, capsys):
