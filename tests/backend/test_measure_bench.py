@@ -322,6 +322,15 @@ def test_reading_judges_from_twice_the_least_replay_of_a_gpu(least, read_us, sta
     assert ours["status"] == status and read["status"] == "ok"
 
 
+def test_reading_that_was_disturbed_makes_no_sound_time_suspect():
+    made = []
+    for name, took in (("prism", [200.0] * 4), ("read", [190.0, 190.0, 900.0, 900.0])):
+        row = Row("w", "c", {"n": 4}, "fp16", name, status="ok", verdict="n/a")
+        made.append(System(row, cold=took, warm=took))
+    ours, read = benching._finished(made, BenchSettings(device=CPU))
+    assert (ours["status"], read["status"]) == ("ok", "ok") and ours["read_us"] == 545.0
+
+
 def test_a_time_below_that_of_reading_is_suspect(tmp_path):
     body = (  # honest until it is timed
         "    def prepare(self, p, x):\n        self.kept = None\n"
