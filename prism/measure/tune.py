@@ -27,7 +27,7 @@ from prism.measure.gate import Gate, blind
 from prism.measure.gpu import lock_name
 from prism.measure.inputs import Case
 from prism.measure.lock import device_lock, work_folder
-from prism.measure.race import FACTS, Candidate, Limits, Progress, Race
+from prism.measure.race import FACTS, LEAST, Candidate, Limits, Progress, Race
 from prism.measure.strategy import STRATEGIES, Space, Strategy
 from prism.model.cost import cost
 from prism.model.device import Device
@@ -35,6 +35,7 @@ from prism.program import Program
 from prism.sgraph import SGraph
 
 WINNER, KERNEL = "winner.json", "kernel"
+SHORT = 30.0  # seconds of a tuning, below which no more are compiled at once than are tried anyway
 DOES_NOT_COMPILE = "its kernel does not compile here"
 Proofs = Callable[[Sequence[SGraph]], Sequence[str]]
 
@@ -89,7 +90,9 @@ def tune(
     `case_dir` keeps the case (see `eager_case.prepare_case`) for the next call.
 
     Returns what `winner.json` holds. Without a winner its `status` is "failed", with the reason
-    and the counts by cause; that is a result, not an exception. Raises PrismError for a missing
+    and the counts by cause; that is a result, not an exception. `limit_s` are the seconds that it
+    and the calls before it were given, and `ended` is what ended it: "count", "time", "exhausted"
+    (there was nothing more to try), or None where nothing could be. Raises PrismError for a missing
     compiler, an unknown backend or a disk that cannot be written.
     """
     start = time.perf_counter()
@@ -111,12 +114,13 @@ def tune(
         race = Race(executor, manifest, device, work, threads, limits, progress)
         race.until = until
         controls = gate.controls()
-        concretes = {}
+        concretes, ended = {}, None
         try:
             if not blind(controls):
                 executor.start()
                 concretes = _again(race, manifest, earlier)
-                concretes |= _tune(race, chooser, space, manifest, budget, start, proofs, known)
+                found, ended = _tune(race, chooser, space, manifest, budget, start, proofs, known)
+                concretes |= found
             winner = race.finals()
         finally:
             executor.close()
@@ -129,6 +133,8 @@ def tune(
         "dtype": program.dtype,
         "strategy": strategy if isinstance(strategy, str) else type(strategy).__name__,
         "budget": asdict(budget),
+        "limit_s": budget.seconds + ((earlier or {}).get("limit_s") or 0.0),
+        "ended": ended,
         "threads": threads,
         "environment": environment(threads),
         **(context or {}),
@@ -164,23 +170,25 @@ def _tune(
     start: float,
     proofs: Proofs | None,
     known: Sequence[dict],
-) -> dict:
-    """Proposes and tries in batches until the budget ends; concretes by candidate identity.
+) -> tuple[dict, str]:
+    """Proposes and tries in batches until the budget ends; concretes by candidate identity, and
+    what ended it (see `tune`).
 
     `known` are records of earlier calls: history like those of this one.
     """
     concretes: dict[int, Concrete] = {}
     size = max(4, 2 * len(os.sched_getaffinity(0)))
+    size = min(size, LEAST) if budget.seconds < SHORT else size  # else most are dropped untried
     finals = min(8.0, 0.2 * budget.seconds)  # seconds kept for the final passes
     slowest, again = 0.0, len(race.candidates)
     while (tried := len(race.candidates) - again) < budget.count:
         spent = time.perf_counter() - start
         if (tried and spent + slowest > budget.seconds - finals) or race.late:
-            break
+            return concretes, "time"
         history = [*known, *(c.record() for c in race.candidates[again:])]
         points = chooser.propose(space, history, min(size, budget.count - tried))
         if not points:
-            break
+            return concretes, "exhausted"
         batch = []
         for graph_id, concrete in points:
             candidate = _candidate(manifest, graph_id, concrete)
@@ -194,7 +202,7 @@ def _tune(
         left = budget.seconds - finals - (time.perf_counter() - start)
         race.enter(batch, budget.count, time.monotonic() + left)
         slowest = max(slowest, time.perf_counter() - start - spent)
-    return concretes
+    return concretes, "count"
 
 
 def _source(manifest, concrete: Concrete) -> str:

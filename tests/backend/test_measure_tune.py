@@ -1,7 +1,9 @@
 """Tuning end to end on a small case: record, winner, exact replay, nothing found."""
 
 import json
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,6 +69,39 @@ def test_the_winner_is_stored_with_every_candidate(tuned):
         assert right or (candidate["cause"] == "gate" and "error" in candidate["reason"])
     assert result["median_us"] > 0 and set(result["seconds"]) == {"compile", "tune", "total"}
     assert tuning.sha256((out / "kernel.cpp").read_text()) == result["source_sha256"]
+
+
+def test_a_result_says_what_it_was_given_and_what_ended_it(tuned, tmp_path):
+    _, result = tuned
+    assert (result["limit_s"], result["ended"]) == (60, "count")
+    graphs, budget = [("right", graph())], TuneBudget(count=1, seconds=5, seed=1)
+    planned = {"budget": {"count": 100, "seconds": 45, "seed": 1}}
+    more = tune(
+        program(), graphs, CPU, budget, tmp_path, 1, limits=LIMITS, earlier=result, context=planned
+    )
+    assert (more["limit_s"], more["budget"]["seconds"]) == (65, 45)
+    until = time.monotonic() - 1
+    late = tune(program(), graphs, CPU, budget, tmp_path, 1, limits=LIMITS, until=until)
+    none = tune(program(), [], CPU, budget, tmp_path, 1, limits=LIMITS)
+    assert (late["ended"], none["ended"]) == ("time", "exhausted")
+
+
+@pytest.mark.parametrize(("seconds", "sizes"), [(12, [8, 8, 8]), (300, [24])])
+def test_a_short_tuning_compiles_few_at_once(monkeypatch, seconds, sizes):
+    asked = []
+
+    class Few:
+        def propose(self, space, history, count):
+            asked.append(count)
+            one = SimpleNamespace(sizes=[], options={}, digest=lambda: "d")
+            return [("g", one)] * count
+
+    race = SimpleNamespace(candidates=[], late=False)
+    race.enter = lambda batch, *rest: race.candidates.extend(batch)
+    monkeypatch.setattr(tuning.os, "sched_getaffinity", lambda _: range(16))
+    budget = TuneBudget(24, seconds, 0)
+    given = (race, Few(), None, None, budget, time.perf_counter(), None, [])
+    assert tuning._tune(*given)[1] == "count" and asked == sizes
 
 
 def test_a_graph_that_is_not_proved_is_not_even_compiled(tmp_path):
