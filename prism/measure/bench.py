@@ -227,7 +227,6 @@ def _finished(systems: Sequence[System], settings: BenchSettings) -> list[dict]:
             system.row.set_samples(system.cold, system.warm)
     reading = next(s.row for s in systems if s.row.system == READ)
     read, quiet, judged_from = reading.median_us, reading.p20_us, _judged_from(reading)
-    least = reading.p20_us  # judges: what disturbs most of its turns makes no other time unsound
     for system in systems:
         row = system.row
         row.read_us = read
@@ -244,11 +243,11 @@ def _finished(systems: Sequence[System], settings: BenchSettings) -> list[dict]:
         if read is None:
             continue
         row.read_speed_fraction = read / row.median_us
-        if least >= judged_from and row.median_us < settings.read_tolerance * least:
+        if quiet >= judged_from and row.median_us < settings.read_tolerance * quiet:
             row.status = "suspect"
             row.reason = (
                 f"{row.median_us:.1f} us is less than {settings.read_tolerance:g} times the "
-                f"{least:.1f} us of merely reading the inputs (20% quantile)"
+                f"{quiet:.1f} us of merely reading the inputs (20% quantile)"
             )
     return [system.row.to_json() for system in systems]
 

@@ -30,9 +30,9 @@ class BenchSettings:
 
     A turn is the share of one system in one round, three quarters of it cold; after it,
     `settle_seconds` let its threads fall asleep. A median below `read_tolerance` times the 20%
-    quantile of merely reading the inputs is suspect. At the time `until` (of `time.monotonic`) systems that are not
-    done fail with the reason `LATE`. With `limited`, `prepare_timeout` is what the limit of a run
-    left: a baseline that needs longer is `CUT`, and does not hang.
+    quantile of merely reading the inputs is suspect. At the time `until` (of `time.monotonic`)
+    systems that are not done fail with the reason `LATE`. With `limited`, `prepare_timeout` is what
+    the limit of a run left: a baseline that needs longer is `CUT`, and does not hang.
     """
 
     device: Device
