@@ -6,6 +6,7 @@ from prism.workflow import start, workflow_plan
 
 PLAN = workflow_plan(workflow)
 RUN = PLAN["run"]
+CORES = PLAN["cores"]
 # A suite's own extras, which a run that chooses its workloads does not have.
 EXTRAS = {"ablate": "ablation", "growth": "growth"}
 EXTRAS = [name for stage, name in EXTRAS.items() if PLAN[stage]]
@@ -83,7 +84,7 @@ rule search:
         f"{RUN}/logs/search/{{workload}}.log",
     conda:
         "containers/conda.yaml"
-    threads: workflow.cores
+    threads: CORES
     params:
         prism=PRISM,
         slice=lookup(dpath="search/{workload}", within=PLAN),
@@ -98,7 +99,7 @@ rule ablate:
         f"{RUN}/logs/ablation.log",
     conda:
         "containers/conda.yaml"
-    threads: workflow.cores
+    threads: CORES
     params:
         prism=PRISM,
         slice=PLAN["ablate"],
@@ -113,7 +114,7 @@ rule growth:
         f"{RUN}/logs/growth.log",
     conda:
         "containers/conda.yaml"
-    threads: workflow.cores
+    threads: CORES
     params:
         prism=PRISM,
         slice=PLAN["growth"],
@@ -131,7 +132,7 @@ rule offline:
         f"{RUN}/logs/offline.log",
     conda:
         "containers/conda.yaml"
-    threads: workflow.cores
+    threads: CORES
     params:
         prism=PRISM,
         slice=PLAN["offline"],
@@ -174,7 +175,7 @@ if PLAN["gpu"]:
             f"{RUN}/logs/profile.log",
         conda:
             "containers/conda.yaml"
-        threads: workflow.cores
+        threads: CORES
         resources:
             gpu=1,
         params:
@@ -201,7 +202,7 @@ else:
             f"{RUN}/logs/tune/{{workload}}@{{sizes}}.log",
         conda:
             "containers/conda.yaml"
-        threads: workflow.cores
+        threads: CORES
         params:
             prism=PRISM,
             slice=lookup(dpath="tune/{workload}@{sizes}", within=PLAN),
@@ -219,7 +220,7 @@ else:
             f"{RUN}/logs/bench/{{workload}}@{{sizes}}.log",
         conda:
             "containers/conda.yaml"
-        threads: workflow.cores
+        threads: CORES
         params:
             prism=PRISM,
             slice=lookup(dpath="bench/{workload}@{sizes}", within=PLAN),

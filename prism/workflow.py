@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 import shlex
 import sys
@@ -189,8 +190,9 @@ def _configs(cfg: Any, overridden: Sequence[str]) -> list[dict]:
 
 
 def workflow_plan(workflow: Any) -> dict:
-    """`plan` for the Snakefile, whose `workflow` object this takes.
+    """`plan` for the Snakefile, whose `workflow` object this takes, and `cores`, which a job gets.
 
+    With an executor and without `--cores` they are as many as the node that plans has.
     Bad input, or a C++ compiler that is missing and that no software deployment of Snakemake will
     bring, ends the workflow before its first job with one line and exit code 2.
     """
@@ -198,7 +200,7 @@ def workflow_plan(workflow: Any) -> dict:
         found = plan(overrides_of(workflow.config_settings.config_args))
         if not (found["gpu"] or workflow.deployment_settings.deployment_method):
             _check_compiler(found["tune"].values())
-        return found
+        return found | {"cores": workflow.resource_settings.cores or os.cpu_count()}
     except PrismError as error:
         _end(str(error), 2)
 

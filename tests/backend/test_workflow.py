@@ -217,6 +217,47 @@ def test_a_gpu_that_is_not_here_ends_the_workflow_before_its_first_job(tmp_path,
     assert (tmp_path / search).exists(), "as can all be done that needs no GPU"
 
 
+EXECUTOR = """
+import sys
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.settings import CommonSettings
+
+common_settings = CommonSettings(
+    non_local_exec=True, implies_no_shared_fs=False, job_deploy_sources=False
+)
+
+class Executor(RemoteExecutor):
+    def run_job(self, job):
+        print(f"SUBMITTED {job.rule.name} threads {job.threads}", file=sys.stderr)
+        info = SubmittedJobInfo(job)
+        self.report_job_submission(info)
+        self.report_job_error(info, msg="this cluster runs nothing")
+
+    async def check_active_jobs(self, active_jobs):
+        for job in ():
+            yield job
+
+    def cancel_jobs(self, active_jobs):
+        pass
+"""
+
+
+@pytest.mark.parametrize(("options", "threads"), [((), os.cpu_count()), (("--cores", "3"), 3)])
+def test_a_cluster_gets_jobs_with_all_cores_though_no_gpu_is_here(tmp_path, options, threads):
+    (tmp_path / "snakemake_executor_plugin_none").mkdir()
+    (tmp_path / "snakemake_executor_plugin_none/__init__.py").write_text(EXECUTOR)
+    argv = command(tmp_path, f"{TINY} device=h200")
+    at = argv.index("--cores")
+    argv[at : at + 2] = ["--executor", "none", "--jobs", "1", *options]
+    path = f"{ROOT}{os.pathsep}{tmp_path}"
+    done = subprocess.run(
+        argv, env=environment() | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=200
+    )
+    submitted = [line for line in done.stderr.splitlines() if line.startswith("SUBMITTED")]
+    assert f"SUBMITTED search threads {threads}" in submitted, done.stderr
+
+
 def test_overrides_reach_the_run_unchanged(tmp_path):
     text = (
         "suite=smoke workload=rmsnorm workload.d=7e1 +baseline.eager.options.day=2024-01-01 "
