@@ -6,6 +6,7 @@ import csv
 import os
 import subprocess
 import tempfile
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,8 @@ _CLOCKS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu", "pstate")
 _REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # new, old drivers
 
 
+# Where tunings and benchmarks that follow each other keep what Triton compiled; None: each its own.
+CACHE: ContextVar[Path | None] = ContextVar("cache", default=None)
 _known: dict[str, dict[str, str]] = {}  # facts by GPU; no answer is asked for again
 
 
@@ -42,7 +45,13 @@ def facts() -> dict[str, str]:
 
 
 def check_shared() -> None:
-    """Raises PrismError for a GPU on which the systems of a comparison cannot be at once."""
+    """Raises PrismError for a GPU that the device does not describe as a whole, or on which the
+    systems of a comparison cannot be at once."""
+    if partitioned():
+        raise PrismError(
+            "the GPU is split into MIG instances, and devices describe whole GPUs; "
+            "`nvidia-smi -mig 0` joins them"
+        )
     mode = facts().get("compute_mode", "Default")
     if mode != "Default":
         raise PrismError(
@@ -74,12 +83,12 @@ def lock_name(device: Device) -> str:
 
 
 def child_environment(device: Device, work: Path) -> dict[str, str]:
-    """What a process that runs or compiles Triton kernels needs: one cache a work folder, GPUs
-    numbered as nvidia-smi does, and the interpreter where the device is that."""
+    """What a process that runs or compiles Triton kernels needs: one cache, `CACHE` or that of the
+    work folder, GPUs numbered as nvidia-smi does, and the interpreter where the device is that."""
     if device.backend != "triton":
         return {}
     return {
-        "TRITON_CACHE_DIR": str(work / "triton"),
+        "TRITON_CACHE_DIR": str(CACHE.get() or work / "triton"),
         "TRITON_INTERPRET": "1" if device.name == "interpreter" else "0",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }

@@ -16,7 +16,8 @@ SMI = """#!{python}
 import os, sys
 known = {{"index": "0", "name": "NVIDIA A100", "driver_version": "550.1",
     "memory.total": "40960 MiB", "persistence_mode": "Enabled", "power.limit": "400.00 W",
-    "clocks.max.sm": "1410 MHz", "clocks.max.memory": "1215 MHz", "mig.mode.current": "Disabled",
+    "clocks.max.sm": "1410 MHz", "clocks.max.memory": "1215 MHz",
+    "mig.mode.current": os.environ.get("MIG", "Disabled"),
     "clocks.sm": "1095 MHz", "clocks.mem": "1215 MHz", "power.draw": "61.00 W",
     "temperature.gpu": "33", "pstate": "P0", "compute_mode": os.environ.get("MODE", "Default"),
     "clocks_throttle_reasons.active": "0x0000000000000001"}}
@@ -103,6 +104,13 @@ def test_a_gpu_for_one_process_alone_is_one_line(smi, monkeypatch):
     gpu._known.clear()
     monkeypatch.setenv("MODE", "Exclusive_Process")
     with pytest.raises(PrismError, match="compute mode Exclusive_Process: all systems .* at once"):
+        gpu.check_shared()
+
+
+def test_a_gpu_that_is_split_is_one_line(smi, monkeypatch):
+    monkeypatch.setenv("MIG", "Enabled")
+    gpu._known.clear()
+    with pytest.raises(PrismError, match="split into MIG instances, and devices describe whole"):
         gpu.check_shared()
 
 
