@@ -39,6 +39,7 @@ __all__ = ["LATE", "BaselineSpec", "BenchSettings", "bench", "failures"]
 
 PRISM, READ = "prism", "read"
 JUDGED_FROM_US = 50.0  # below, starting threads and not memory decides the reading kernel's time
+MODELLED = ("modelled_roofline_us", "modelled_bandwidth_us", "modelled_least_us")
 JUDGED_FROM_REPLAYS = 2.0  # the same on a GPU, in replays of a kernel that does nothing
 
 
@@ -176,6 +177,7 @@ def _baseline(
     # Empty caches of compiled code, so that compile_seconds is what a user waits for.
     own = work / f"cache-{spec.name}"
     system.env = child_environment(settings.device, own) | {"TRITON_INTERPRET": "0"}
+    system.env |= {"TRITON_CACHE_DIR": str(own / "triton")}
     system.env |= {"TORCHINDUCTOR_CACHE_DIR": str(own / "inductor"), "TMPDIR": str(work)}
     adapter = str(Path(spec.adapter).resolve())
     options = dict(spec.options)
@@ -220,13 +222,13 @@ def _compile(case: Case, systems: Sequence[System], settings: BenchSettings, wor
 def _finished(systems: Sequence[System], settings: BenchSettings) -> list[dict]:
     """Samples, the comparison with reading and with the model's bounds; rows as plain data.
 
-    Reading counts by its low quantile: a disturbance makes it slower, and sound rows suspect.
+    Reading counts by its low quantile, as a disturbance would make sound rows suspect.
     """
     for system in systems:
         if system.row.status == "ok":
             system.row.set_samples(system.cold, system.warm)
     reading = next(s.row for s in systems if s.row.system == READ)
-    read, quiet, judged_from = reading.median_us, reading.p20_us, _judged_from(reading)
+    read, least, judged_from = reading.median_us, reading.p20_us, _judged_from(reading)
     for system in systems:
         row = system.row
         row.read_us = read
@@ -243,11 +245,11 @@ def _finished(systems: Sequence[System], settings: BenchSettings) -> list[dict]:
         if read is None:
             continue
         row.read_speed_fraction = read / row.median_us
-        if quiet >= judged_from and row.median_us < settings.read_tolerance * quiet:
+        if least >= judged_from and row.median_us < settings.read_tolerance * least:
             row.status = "suspect"
             row.reason = (
                 f"{row.median_us:.1f} us is less than {settings.read_tolerance:g} times the "
-                f"{quiet:.1f} us of merely reading the inputs (20% quantile)"
+                f"{least:.1f} us of merely reading the inputs (20% quantile)"
             )
     return [system.row.to_json() for system in systems]
 

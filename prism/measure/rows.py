@@ -56,9 +56,10 @@ class Row:
     warm_n: int = 0
     read_us: float | None = None
     read_speed_fraction: float | None = None
-    roofline_us: float | None = None  # modelled, from the device's data sheet
-    bandwidth_us: float | None = None  # modelled: what of it memory needs; all where it limits
-    roofline_fraction: float | None = None  # of the modelled roofline in the measured median
+    modelled_roofline_us: float | None = None  # modelled, from the device's data sheet
+    modelled_bandwidth_us: float | None = None  # what of it memory needs; all where it limits
+    modelled_least_us: float | None = None  # a cold time below is suspect, see model.roofline
+    of_modelled_roofline: float | None = None  # of the modelled roofline in the measured median
     input_bytes: int | None = None
     copies: int | None = None
     threads: int | None = None

@@ -289,17 +289,22 @@ def test_the_rows_of_a_device_with_a_model(tuned, tmp_path, monkeypatch):
         assert row["device"] == "interpreter" and row["copies"] <= 4
         assert "fp16" in row["environment"]["half_precision_reductions"]
         if name == "read":  # it does not do what the roofline is of
-            assert row["roofline_us"] is row["bandwidth_us"] is row["roofline_fraction"] is None
+            assert (
+                row["modelled_roofline_us"]
+                is row["modelled_bandwidth_us"]
+                is row["of_modelled_roofline"]
+                is None
+            )
             continue
-        assert row["roofline_fraction"] == row["roofline_us"] / row["median_us"] < 1
-        assert 0 < row["bandwidth_us"] <= row["roofline_us"]
+        assert row["of_modelled_roofline"] == row["modelled_roofline_us"] / row["median_us"] < 1
+        assert 0 < row["modelled_bandwidth_us"] <= row["modelled_roofline_us"]
     prism = found["prism"]
     assert prism["registers"] == result["registers"] and prism["shared_bytes"] is not None
     assert prism["modelled_us"] == result["modelled_us"] == read_winner(out)["modelled_us"]
     assert found["eager"]["registers"] is None and found["eager"]["modelled_us"] is None
     assert found["sdpa"]["status"] == "unavailable" and "no attention" in found["sdpa"]["reason"]
     json.dumps(rows)
-    monkeypatch.setattr(benching, "roofline_us", lambda *_: 1e12)
+    monkeypatch.setattr(benching, "least_us", lambda *_: 1e12)
     rows = bench(program, out, [], settings, tmp_path / "rows.jsonl", {})
     ours, read = rows
     assert ours["status"] == "suspect" and "(modelled) that device interpreter" in ours["reason"]

@@ -80,7 +80,14 @@ def test_modelled_figures_are_in_no_plot(tmp_path):
     other = make_gpu_run(tmp_path / "other", list(ALL_CASES))
     for case in ALL_CASES:
         for system in ("prism", "eager", "compiled", "read", "sdpa"):
-            change(other, case, system, roofline_us=1.0, roofline_fraction=0.01, modelled_us=2.0)
+            change(
+                other,
+                case,
+                system,
+                modelled_roofline_us=1.0,
+                of_modelled_roofline=0.01,
+                modelled_us=2.0,
+            )
     build(other)
     assert plots == {p.name: p.read_text() for p in (other / "plots").iterdir()}
 
@@ -130,13 +137,13 @@ def test_the_projects_own_claims_of_a_gpu(tmp_path):
     assert found[MEAN] == (f"{start}; 1.50x over these", "holds")
     start = "on h200: 2 of 2 memory-bound configurations measured"
     assert found[BANDWIDTH] == (f"{start}; so much in 2", "holds")
-    change(run, CASE, "prism", median_us=100.0, bandwidth_us=4.0, roofline_us=4.0)
+    change(run, CASE, "prism", median_us=100.0, modelled_bandwidth_us=4.0, modelled_roofline_us=4.0)
     found = verdicts(run)
     assert found[BEST][1] == found[MEAN][1] == found[BANDWIDTH][1] == "does not hold"
     assert "no slower in 1; slower in rmsnorm d=4096,n=8 (0.90x)" in found[BEST][0]
     assert "1.16x over these" in found[MEAN][0]
     assert "so much in 1; less in rmsnorm d=4096,n=8 (4%); in 1 the modelled" in found[BANDWIDTH][0]
-    change(run, CASE, "prism", bandwidth_us=3.0)  # arithmetic is its bound
+    change(run, CASE, "prism", modelled_bandwidth_us=3.0)  # arithmetic is its bound
     measured, verdict = verdicts(run)[BANDWIDTH]
     assert measured.startswith("on h200: 1 of 1 memory-bound") and verdict == "holds"
 
