@@ -1,12 +1,15 @@
 """What is asked of a GPU's driver and told to children, with a stand-in for nvidia-smi."""
 
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from devices import A100, INTERPRETER
 
 from prism.errors import PrismError
-from prism.measure import eager_case, gpu
+from prism.measure import bench, eager_case, gpu
+from prism.measure.bench import BaselineSpec, BenchSettings
 from prism.measure.environment import environment
 from prism.measure.inputs import copies_for, write_case
 from prism.model.device import CPU
@@ -125,6 +128,20 @@ def test_children_of_one_work_folder_share_a_cache(tmp_path):
     assert one["TRITON_CACHE_DIR"] == other["TRITON_CACHE_DIR"] == str(tmp_path / "triton")
     assert (one["TRITON_INTERPRET"], other["TRITON_INTERPRET"]) == ("0", "1")
     assert gpu.child_environment(CPU, tmp_path) == {}
+    token = gpu.CACHE.set(tmp_path / "all")
+    more = gpu.child_environment(A100, tmp_path)
+    gpu.CACHE.reset(token)
+    assert more == one | {"TRITON_CACHE_DIR": str(tmp_path / "all")}
+
+
+def test_a_baseline_compiles_into_a_cache_of_its_own(tmp_path):
+    case = SimpleNamespace(folder=tmp_path, data={"copies": 1})
+    row = {"workload": "w", "config": "", "shape": {}, "dtype": "fp16"}
+    given = BaselineSpec("compiled", "adapter.py"), BenchSettings(device=A100), tmp_path / "bench"
+    token = gpu.CACHE.set(tmp_path / "all")
+    env = bench._baseline(case, *given, row).env
+    gpu.CACHE.reset(token)
+    assert Path(env["TRITON_CACHE_DIR"]).is_relative_to(tmp_path / "bench")
 
 
 def test_copies_rotate_through_the_l2_and_stay_within_the_gpu_s_memory(smi, tmp_path):

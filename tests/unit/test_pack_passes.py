@@ -10,6 +10,7 @@ from prism.errors import PrismError
 from prism.measure import suite as module
 from prism.measure.bench import LATE
 from prism.measure.folder import STATE, Folder, read_folder, read_state
+from prism.measure.gpu import CACHE
 from prism.measure.lock import Locked
 from prism.measure.rounds import CUT
 from prism.measure.rows import Row, read_rows, write_rows
@@ -39,6 +40,7 @@ class Machine:
     def __init__(self):
         self.now, self.calls, self.improving = 0.0, [], True
         self.prepared: set = set()  # where cases are prepared
+        self.caches: set = set()  # of Triton
         self.compiling: dict = {}  # seconds of a baseline, by name or by (name, case)
         self.fixed = 0.0  # seconds that a tuning takes at least, whatever it may take
         self.timing = 10.0  # seconds of a benchmark without compiling
@@ -51,6 +53,7 @@ class Machine:
         case = context["case"]
         self.calls.append(("tune", case, budget.count, budget.seconds))
         self.prepared.add(given["case_dir"])
+        self.caches.add(CACHE.get())
         assert graphs and device.name == "cpu" and given["strategy"].propose
         self.now += 1.0
         if error := self.breaks.get(("tune", case)):
@@ -73,6 +76,7 @@ class Machine:
     def bench(self, program, winner, baselines, settings, out, context, case_dir):
         case = f"{context['workload']}@{context['config']}"
         self.calls.append(("bench", case))
+        self.caches.add(CACHE.get())
         self.prepared.add(case_dir)
         self.now += self.timing
         if error := self.breaks.get(("bench", case)):
@@ -145,6 +149,7 @@ def test_without_a_limit_each_case_gets_its_whole_budget_once(packed, tmp_path, 
         assert (tuned["strategy"], tuned["budget"]["count"]) == ("random", 10)
         assert (tmp_path / "tune" / case / "kernel.cpp").read_text() == digest
     assert read_state(tmp_path)["device"] == "cpu"
+    assert len(machine.caches) == 1 and None not in machine.caches and CACHE.get() is None
     assert len(machine.prepared) == 2, "a case is prepared once, for tuning and timing"
     assert measure(packed, tmp_path) == ([], []), "what is done is not done again"
     assert len(machine.calls) == 4
