@@ -585,10 +585,10 @@ def bench_of(monkeypatch, **statuses):
 
 def test_bench_measures_on_the_configured_device(tmp_path, capsys, monkeypatch):
     data = config.case_slices(config.compose())[1]
-    data["device"]["backend"] = "other"
+    data["device"] = {"name": "mine", "backend": "cpu", "gpu": None}
     called = bench_of(monkeypatch)
     assert run(capsys, "bench", f"slice={json.dumps(data)}", f"out={tmp_path}/o")[0] == 0
-    assert called[0].device == Device("cpu", "other")
+    assert called[0].device == Device("mine", "cpu")
 
 
 def test_a_failed_system_is_a_warning(tmp_path, capsys, monkeypatch):
