@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,13 @@ from prism.budgets import OPERATORS, check_budgets
 from prism.errors import PrismError
 from prism.model.device import Device
 from prism.program import Program, parse
-from prism.program.program import DTYPES
+from prism.program.program import DTYPES, NUMERICS
 
 if TYPE_CHECKING:
     from prism.search import Bounds
 
 ROOT = Path(__file__).resolve().parent.parent
-_KEYS = {"name", "inputs", "formula", "outputs", "configs"}
+_KEYS = {"name", "inputs", "formula", "outputs", "configs", "numerics"}
 
 
 def root() -> Path:
@@ -155,6 +156,10 @@ def workload_of(cfg: Any, sizes: Mapping[str, int] | None = None) -> dict:
         raise PrismError(
             f"workload {data['name']}: `configs` must be a list of sizes such as {{d: 1024}}"
         )
+    data.setdefault("numerics", cfg.numerics)
+    if data["numerics"] not in NUMERICS:
+        known = " or ".join(NUMERICS)
+        raise PrismError(f"numerics={data['numerics']!r}: must be {known}")
     program_of(data)
     return data
 
@@ -223,7 +228,8 @@ def program_of(
         and re.search(rf"\b{re.escape(str(key))}\b", workload["formula"])
     }
     outputs = workload.get("outputs")
-    return parse(name, workload["formula"], workload["inputs"], given, params, dtype, outputs)
+    program = parse(name, workload["formula"], workload["inputs"], given, params, dtype, outputs)
+    return replace(program, numerics=workload.get("numerics", NUMERICS[0]))
 
 
 def symbolic(workload: Mapping, dtype: str = "bf16") -> Program:
@@ -247,7 +253,7 @@ def key_of(override: str) -> str:
 def search_slice(cfg: Any) -> dict:
     """What the search reads: no sizes, since one search serves them all."""
     workload = workload_of(cfg)
-    kept = {key: workload[key] for key in workload if key in _KEYS - {"configs"}}
+    kept = {key: workload[key] for key in workload if key in _KEYS - {"configs", "numerics"}}
     program = program_of(workload, cfg.dtype)
     return {
         "workload": kept | dict(program.params),

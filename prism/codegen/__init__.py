@@ -5,9 +5,6 @@ from prism.codegen.cpu.manifest import CPU
 from prism.codegen.errors import LoweringError
 from prism.codegen.triton.manifest import TRITON
 
-# exp is computed as the graph has it, without a running maximum; sums and intermediates are fp32.
-NUMERICS = "paper"
-
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (CPU, TRITON)}
 
-__all__ = ["BACKENDS", "NUMERICS", "Backend", "LoweringError"]
+__all__ = ["BACKENDS", "Backend", "LoweringError"]

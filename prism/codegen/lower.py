@@ -55,8 +55,8 @@ def lower(concrete: Concrete, library: str = "own") -> TileProgram:
     sizes or whose kernels do not read and write the program's tensors.
     """
     program = concrete.program
-    parts = zip(concrete.bound, concrete.graph.kernels, concrete.sizes, strict=True)
     try:
+        parts = zip(concrete.bound, concrete.kernels, concrete.sizes, strict=True)
         tensors = _tensors(concrete, library)
         kernels = tuple(_lower_kernel(*part, tensors) for part in parts)
     except LoweringError:
@@ -88,7 +88,7 @@ def _tensors(concrete: Concrete, library: str) -> dict[str, Tensor]:
 
     found = {name: tensor(name, node.axes, "input") for name, node in program.inputs.items()}
     outputs = {name: tensor(name, node.axes, "output") for name, node in program.outputs}
-    for bound, kernel in zip(concrete.bound, concrete.graph.kernels, strict=True):
+    for bound, kernel in zip(concrete.bound, concrete.kernels, strict=True):
         for loader in kernel.block.loaders:
             known = found.get(loader.arg)
             if known is None:
@@ -147,7 +147,9 @@ class _Lowering:
                 self._save(node)
             elif node.op is Op.ACCUM and node not in self.streamed:
                 self._accum(node)
-            elif node in self.buffered:
+            elif node.op is Op.RUNNING:
+                self._running(node)
+            elif node in self.buffered and node not in self.name:
                 self._value(node)
         grid = tuple((p, self.sizes[p]) for p in self._grid_order())
         code = {region: tuple(statements) for region, statements in self.code.items()}
@@ -192,9 +194,29 @@ class _Lowering:
                 target = self._buffer(node, self._layout(node, expr))
             self._emit(node, Chain(target, expr, self.buffers[target.buffer].spans))
 
+    def _running(self, node: Node) -> None:
+        """A running maximum, and before it changes a copy of it where one is read."""
+        (source,), body = node.src, self.code["body"]
+        place = len(body)
+        if source in self._fused():
+            self._reduce(source, node)
+        else:
+            expr = self._expr(source)
+            target = self._buffer(node, self._layout(source, expr))
+            self._emit(node, Merge(target, node.arg, expr, self.buffers[target.buffer].spans))
+        before, layout = Node(Op.BEFORE, (node,)), self.buffers[self.name[node]].spans
+        if before in self.buffered:
+            copy = self._buffer(before, [s.axis for s in layout])
+            body.insert(place, Chain(copy, Ref(self.name[node]), layout))
+        self.code["pre"].append(Fill(self.name[node], _IDENTITY[node.arg]))
+
     def _accum(self, node: Node) -> None:
-        (source,) = node.src
+        (source, *factor) = node.src
         kind, axis = accum_kind(node)
+        if kind == "last":
+            self.name[node] = self.name[source]
+            return
+        place = len(self.code["body"])
         if source in self.name or source not in self._fused():
             expr = self._expr(source)
             target = self._buffer(node, self._layout(source, expr))
@@ -209,6 +231,16 @@ class _Lowering:
         if kind != "concat":
             fill = Fill(self.name[node], _IDENTITY[kind])
             self.code["pre"].append(fill)
+        for by in factor:
+            name = self.name[node]
+            if short := [s.axis for s in self.buffers[name].spans if s.step and s.ragged]:
+                raise LoweringError(
+                    f"accum[{node.arg}]: exponentials are summed over iterations of different "
+                    f"lengths along {short[0]!r} while their maximum changes"
+                )
+            scaled = Call(Op.MUL, (Ref(name), self._expr(by)))
+            step = Chain(Target(name), scaled, self.buffers[name].spans)
+            self.code["body"].insert(place, step)
 
     def _fused(self) -> set[Node]:
         made = REDUCE | {Op.MATMUL}
@@ -244,7 +276,7 @@ class _Lowering:
         axis = next(s for s in self.spans[source] if s.axis == node.arg)
         layout = [a for a in self._layout(source, expr) if a != node.arg]
         target = self._buffer(dest, layout)
-        accumulate = dest is not node and accum_kind(dest).kind != "concat"
+        accumulate = dest is not node and dest.arg.partition(":")[0] != "concat"
         spans = self._order(target, node)
         self._emit(node, Reduce(target, node.op.value, expr, axis, spans, accumulate))
 

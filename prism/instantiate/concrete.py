@@ -6,8 +6,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from prism.errors import PrismError
+from prism.instantiate.stable import kernels_of
 from prism.program import Program, program_from_json, program_to_json
 from prism.sgraph import Kernel, SGraph
 
@@ -15,7 +17,9 @@ from prism.sgraph import Kernel, SGraph
 @dataclass(frozen=True)
 class Concrete:
     """`program` has bound sizes; `sizes` holds, per kernel, d_p by the name of the parallel dim.
-    `bound` is, for each kernel, the program whose sizes also hold the fresh axes that it sees.
+    `kernels` are those of the graph in the program's numerics (`stable`); `bound` is, for each of
+    them, the program whose sizes also hold the fresh axes that it sees. Both raise PrismError for a
+    graph that has no stable form.
 
     A library kernel has no parallel dimension, and so no size. Raises PrismError when a kernel has
     no mapping, a size is missing or not positive, or a fresh axis is not new in the graph or is
@@ -26,7 +30,6 @@ class Concrete:
     graph: SGraph
     sizes: tuple[Mapping[str, int], ...]
     options: Mapping[str, int | str] = field(default_factory=dict)
-    bound: tuple[Program, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         object.__setattr__(self, "sizes", tuple(dict(s) for s in self.sizes))
@@ -47,7 +50,17 @@ class Concrete:
             for par, size in sizes.items():
                 if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                     raise PrismError(f"concrete graph: d_{par}={size!r} must be a positive integer")
-        object.__setattr__(self, "bound", bind_fresh(self.program, self.graph, self.sizes))
+        bind_fresh(self.program, self.graph.kernels, self.sizes)
+
+    @cached_property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """What is lowered."""
+        return kernels_of(self.program, self.graph)
+
+    @cached_property
+    def bound(self) -> tuple[Program, ...]:
+        """The program as each of `kernels` sees it."""
+        return bind_fresh(self.program, self.kernels, self.sizes)
 
     def to_json(self) -> dict:
         """Plain data; `from_json` gives an equal concrete graph back."""
@@ -74,7 +87,7 @@ class Concrete:
 
 
 def bind_fresh(
-    program: Program, graph: SGraph, sizes: Sequence[Mapping[str, int]]
+    program: Program, kernels: Sequence[Kernel], sizes: Sequence[Mapping[str, int]]
 ) -> tuple[Program, ...]:
     """For each kernel, `program` with the extents of the fresh axes that the kernel sees.
 
@@ -83,7 +96,7 @@ def bind_fresh(
     """
     made: dict[str, tuple[str, int]] = {}  # tensors with a fresh axis: its name and extent
     found = []
-    for kernel, chosen in zip(graph.kernels, sizes, strict=True):
+    for kernel, chosen in zip(kernels, sizes, strict=True):
         seen = [made[name] for name in kernel.reads if name in made]
         _check(program, kernel, seen)
         extents = dict(seen) | {axis: chosen[par] for axis, par in kernel.fresh.items()}

@@ -13,10 +13,9 @@ from math import prod
 
 from prism.instantiate.spans import Span
 from prism.program import Node, Op
-from prism.program.node import BINARY, REDUCE, UNARY, accum_kind
+from prism.program.node import ELEMENTWISE, REDUCE, accum_kind, topological
 from prism.sgraph import Kernel
 
-ELEMENTWISE = UNARY | BINARY
 _FITS = {Op.MATMUL: "sum", Op.SUM: "sum", Op.MAX: "max"}
 
 
@@ -46,7 +45,7 @@ def users(kernel: Kernel) -> dict[Node, list[Node]]:
 
 def fuses(source: Node, accum: Node) -> bool:
     """Whether `accum` can be the destination of the matmul or reduction `source`."""
-    kind = accum_kind(accum).kind
+    kind = accum_kind(accum).kind  # of a running maximum as well
     return kind == "concat" or _FITS[source.op] == kind
 
 
@@ -68,13 +67,15 @@ def materialized(kernel: Kernel) -> frozenset[Node]:
     found = set()
     for node in kernel.block.nodes:
         user = used[node][0] if len(used[node]) == 1 else None
-        if node.op in (Op.LOAD, Op.SAVE) or node in stored:
+        if node.op in (Op.LOAD, Op.SAVE) or node in stored or node.arg == "last":
             continue
         if node.op in REDUCE | {Op.MATMUL}:
-            inline = user is not None and user.op is Op.ACCUM and user not in stored
+            inline = user is not None and user.op in (Op.ACCUM, Op.RUNNING) and user not in stored
             inline = inline and fuses(node, user)
         elif node.op in ELEMENTWISE:
             inline = user is not None and user.op is not Op.MATMUL
+            # What an accumulator is multiplied by is not computed for each of its elements.
+            inline = inline and not (user.op is Op.ACCUM and user.src[0] is not node)
             inline = inline and (where[node], where[user]) != ("pre", "body")
             if inline and user.op in ELEMENTWISE:
                 inline = set(node.axes) == set(user.axes)
@@ -89,9 +90,16 @@ def in_place(kernel: Kernel) -> dict[Node, Node]:
     """Elementwise nodes that overwrite the buffer of a value that nothing else reads: that value.
 
     The value has the same axes, lives in the same part of the block (or is an accumulator, read
-    after the loop), and is read once.
+    after the loop), and is read once, but for the maximum that it is shifted by.
     """
     where, used, buffered = regions(kernel), users(kernel), materialized(kernel)
+
+    def last(node: Node, source: Node) -> bool:
+        """Whether nothing reads `source` after `node`."""
+        others = [user for user in used[source] if user is not node]
+        if not others or node.op is not Op.EXP_SHIFTED or node.src[0] is not source:
+            return len(used[source]) == 1
+        return all(user.op is Op.MAX for user in others) and set(others) <= set(topological([node]))
 
     def reads(node: Node) -> Iterator[Node]:
         for source in node.src:
@@ -106,7 +114,7 @@ def in_place(kernel: Kernel) -> dict[Node, Node]:
             continue
         for source in reads(node):
             alive = where[source] == where[node] or (source.op, where[node]) == (Op.ACCUM, "post")
-            if alive and len(used[source]) == 1 and set(source.axes) == set(node.axes):
+            if alive and last(node, source) and set(source.axes) == set(node.axes):
                 found[node] = source
                 break
     return found

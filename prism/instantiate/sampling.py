@@ -13,6 +13,7 @@ from math import prod
 from prism.instantiate.concrete import Concrete
 from prism.instantiate.distinct import identity, operators, reduced, structure
 from prism.instantiate.space import SCRATCH_BYTES, problem, sizes
+from prism.instantiate.stable import stable_graphs
 from prism.program import Program
 from prism.sgraph import SGraph
 
@@ -50,6 +51,8 @@ def sample(
 ) -> list[tuple[str, Concrete]]:
     """At most `count` different points of graphs, sizes and options together.
 
+    Graphs without a form in the program's numerics have none (`stable.refused` tells why).
+
     Points of graphs that are one generated kernel are drawn uniformly over all of them together.
     The others (several generated kernels, or a library operator) have products of sizes, which
     would drown the first kind; so where there are both, every fourth point is of the others, until
@@ -62,7 +65,8 @@ def sample(
     the same points, and a smaller `count` a prefix of them; the whole space, shuffled, comes back
     when it has no more than `count` (and a stratum no more than 100,000 candidates, valid or not).
     """
-    families = [_family(name, graph, program, options) for name, graph in graphs]
+    kept = stable_graphs(program, graphs)
+    families = [_family(name, graph, program, options) for name, graph in kept]
     single: list[_Family] = []
     others: list[_Family] = []
     for family in families:
@@ -116,7 +120,7 @@ class _Check:
         if key in self.seen:
             return False
         self.seen.add(key)
-        parts = zip(concrete.bound, family.graph.kernels, concrete.sizes, strict=True)
+        parts = zip(concrete.bound, concrete.kernels, concrete.sizes, strict=True)
         return all(problem(p, k, s, self.scratch_limit) is None for p, k, s in parts)
 
     def _owners(self, family: _Family) -> Mapping[Hashable, _Family]:

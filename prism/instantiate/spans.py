@@ -139,8 +139,7 @@ class _Spans:
         return ceil_div(extent, self.sizes[par])
 
     def _accum(self, node: Node) -> tuple[Span, ...]:
-        (source,) = node.src
-        kind, axis = accum_kind(node)
+        source, (kind, axis) = node.src[0], accum_kind(node)
         if source not in self.varying:
             raise PrismError(f"accum[{node.arg}]: its source does not change over the loop")
         spans = self.spans[source]

@@ -11,7 +11,6 @@ import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from prism.codegen import NUMERICS
 from prism.errors import PrismError
 from prism.measure.baseline import BaselineSpec
 from prism.measure.compile import compile_all, sha256
@@ -66,7 +65,7 @@ def bench(
             program, case_dir or work / "case", settings.seed, settings.threads, settings.device
         )
         template = _template(case, settings, context)
-        systems.append(_prism(winner_dir, settings, template))
+        systems.append(_prism(case, winner_dir, settings, template))
         systems += [_baseline(case, b, settings, work, template) for b in baselines]
         systems.append(_read(case, settings, template))
         _compile(case, systems, settings, work)
@@ -148,9 +147,9 @@ def _job(case: Case, settings: BenchSettings, **rest) -> dict:
     return {**shared, "copies": copies, **rest}
 
 
-def _prism(winner_dir: Path | None, settings: BenchSettings, template: dict) -> System:
+def _prism(case: Case, winner_dir: Path | None, settings: BenchSettings, template: dict) -> System:
     """The winner, to be built anew from its source; the worker gates it before any timing."""
-    system = System(Row(system=PRISM, numerics=NUMERICS, **template))
+    system = System(Row(system=PRISM, numerics=case.program.numerics, **template))
     try:
         if winner_dir is None:
             raise PrismError("there is no winner")

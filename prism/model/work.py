@@ -15,7 +15,16 @@ from prism.program import Op
 # What one element of an operator costs beside an addition. The special function units of a
 # multiprocessor do 16 results a clock where the others do 64 to 128 (CUDA C++ programming guide,
 # "Arithmetic instructions"); quotients, roots and sigmoids take one or two of them and some steps.
-WEIGHT = {Op.EXP: 8, Op.SQRT: 8, Op.DIV: 10, Op.SILU: 18, Op.GELU: 40, Op.RELU: 2}
+WEIGHT = {
+    Op.EXP: 8,
+    Op.EXP_SHIFTED: 11,
+    Op.RESCALE: 10,
+    Op.SQRT: 8,
+    Op.DIV: 10,
+    Op.SILU: 18,
+    Op.GELU: 40,
+    Op.RELU: 2,
+}
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,15 @@ class Op(Enum):
     DIV = "div"
     # Block graphs (paper section 2).
     LOAD = "load"  # arg: loader name; the loader's imap and fmap live in the Mapping
-    ACCUM = "accum"  # arg: "sum", "max" or "concat:AXIS"; over the for-loop dimension
+    # arg: "sum", "max" or "concat:AXIS"; over the for-loop dimension. Numerics: "last" keeps a
+    # running maximum, and a second operand is what a sum is multiplied by in every iteration.
+    ACCUM = "accum"
     SAVE = "save"  # arg: name of the output tensor
+    # Numerics: what the stable form of a verified block graph has besides (`instantiate.stable`).
+    EXP_SHIFTED = "exp_shifted"  # e^(x - m); where m is -inf, e^x, which is 0
+    RESCALE = "rescale"  # e^(old - new); where old is -inf, 1: nothing was summed until then
+    RUNNING = "running"  # the maximum of an operand over this iteration and those before
+    BEFORE = "before"  # a running maximum as it was before this iteration
     # Parallel operators of the verifier's expressions (paper section 4, Figure 4).
     PART = "part"  # arg: (axis, par)
     COMB = "comb"  # arg: (axis, par); an axis that the operand lacks is a fresh one, of extent d_p
@@ -48,19 +55,22 @@ class Op(Enum):
 UNARY = frozenset({Op.EXP, Op.SQUARE, Op.SQRT, Op.SILU, Op.GELU, Op.RELU, Op.SCALE, Op.SHIFT})
 BINARY = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV})
 REDUCE = frozenset({Op.SUM, Op.MAX})
+SHIFTS = frozenset({Op.EXP_SHIFTED, Op.RESCALE})
 COMPUTE = UNARY | BINARY | REDUCE | {Op.MATMUL}
 PARALLEL = frozenset({Op.PART, Op.COMB, Op.RED, Op.REPL})
 WITH_CONSTANT = frozenset({Op.SCALE, Op.SHIFT})
+ELEMENTWISE = UNARY | BINARY | SHIFTS
 
 LEGAL: dict[str, frozenset[Op]] = {
     "program": COMPUTE | {Op.INPUT},
     "block": COMPUTE | {Op.LOAD, Op.ACCUM, Op.SAVE},
     "expression": COMPUTE | PARALLEL | {Op.INPUT},
+    "numeric": COMPUTE | {Op.LOAD, Op.ACCUM, Op.SAVE} | SHIFTS | {Op.RUNNING, Op.BEFORE},
 }
 
 ARITY: dict[Op, int] = (
-    dict.fromkeys(UNARY | REDUCE | PARALLEL | {Op.ACCUM, Op.SAVE}, 1)
-    | dict.fromkeys(BINARY | {Op.MATMUL}, 2)
+    dict.fromkeys(UNARY | REDUCE | PARALLEL | {Op.ACCUM, Op.SAVE, Op.RUNNING, Op.BEFORE}, 1)
+    | dict.fromkeys(BINARY | SHIFTS | {Op.MATMUL}, 2)
     | dict.fromkeys({Op.INPUT, Op.LOAD}, 0)
 )
 
@@ -121,7 +131,7 @@ class Node:
 
 
 def _axes(op: Op, src: tuple[Node, ...], arg, axes) -> tuple[str, ...]:
-    if len(src) != ARITY[op]:
+    if len(src) != ARITY[op] and (op, len(src)) != (Op.ACCUM, 2):
         raise PrismError(f"{op.value}: takes {ARITY[op]} operand(s), got {len(src)}")
     if not src:
         if axes is None:

@@ -11,7 +11,8 @@ import numpy as np
 
 from prism.errors import PrismError
 from prism.program import constant
-from prism.program.node import BINARY, Node, Op, topological
+from prism.program.homogeneous import stable_outputs
+from prism.program.node import Node, Op, topological
 from prism.program.program import Program
 
 _erf = np.frompyfunc(math.erf, 1, 1)
@@ -53,6 +54,8 @@ BINARY_FN: dict[Op, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     Op.SUB: np.subtract,
     Op.MUL: np.multiply,
     Op.DIV: np.divide,
+    Op.EXP_SHIFTED: lambda x, m: np.exp(x - np.where(np.isneginf(m), x.dtype.type(0), m)),
+    Op.RESCALE: lambda old, new: np.where(np.isneginf(old), old.dtype.type(1), np.exp(old - new)),
 }
 
 
@@ -88,7 +91,7 @@ def apply(op: Op, arg, values: list[Named], number: Callable[[str], float]) -> N
         return Named(first.array * number(arg), first.axes)
     if op is Op.SHIFT:
         return Named(first.array + number(arg), first.axes)
-    if op in BINARY:
+    if op in BINARY_FN:
         axes = tuple(dict.fromkeys(a for v in values for a in v.axes))
         return Named(BINARY_FN[op](*(aligned(v, axes) for v in values)), axes)
     if op is Op.MATMUL:
@@ -100,6 +103,9 @@ def apply(op: Op, arg, values: list[Named], number: Callable[[str], float]) -> N
 
 def evaluate(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Float64 value of every output, axes in the order of the output node.
+
+    Exponentials are shifted by the maximum of their row where the shift cancels, so a softmax has
+    its value whatever its logits are.
 
     Raises PrismError for a missing input or one of a wrong shape, naming it.
     """
@@ -114,11 +120,12 @@ def evaluate(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np
                 f"declared {program.shape(node)}"
             )
         values[node] = Named(np.asarray(inputs[name], dtype=np.float64), node.axes)
+    shifted = stable_outputs(program)
     with np.errstate(all="ignore"):
-        for node in topological(node for _, node in program.outputs):
+        for node in topological(shifted):
             if node not in values:
                 values[node] = apply(node.op, node.arg, [values[s] for s in node.src], number)
     return {
-        name: np.asarray(aligned(values[node], node.axes), order="C")
-        for name, node in program.outputs
+        name: np.asarray(aligned(values[node], old.axes), order="C")
+        for node, (name, old) in zip(shifted, program.outputs, strict=True)
     }

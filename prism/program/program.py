@@ -10,6 +10,9 @@ from prism.errors import PrismError
 from prism.program.node import Node, Op, topological
 
 DTYPES = ("bf16", "fp16", "fp32")
+# stable: exponentials are shifted by the maximum of their row wherever the shift cancels; paper:
+# they are computed as the program's graph has them, and overflow.
+NUMERICS = ("stable", "paper")
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class Program:
     """`outputs` maps names to nodes; `sizes` maps each axis to an int or to a symbol's name.
 
     `params` are the named numbers that constants read (eps, a softmax scale). All inputs have one
-    dtype; accumulation is fp32 whatever it is.
+    dtype; accumulation is fp32 whatever it is. `numerics` (NUMERICS) says how kernels compute, not
+    what the value is.
     """
 
     name: str
@@ -26,6 +30,7 @@ class Program:
     dtype: str = "bf16"
     params: Mapping[str, float] = field(default_factory=dict)
     input_order: tuple[str, ...] = ()
+    numerics: str = NUMERICS[0]
 
     @cached_property
     def nodes(self) -> list[Node]:

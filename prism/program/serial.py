@@ -45,6 +45,7 @@ def program_to_json(program: Program) -> dict:
         "sizes": dict(program.sizes),
         "dtype": program.dtype,
         "params": dict(program.params),
+        "numerics": program.numerics,
     }
 
 
@@ -57,6 +58,7 @@ def program_from_json(data: dict) -> Program:
         outputs = tuple((name, nodes[i]) for name, i in data["outputs"].items())
         inputs = tuple(data["inputs"])
         rest = (data["sizes"], data["dtype"], data["params"])
-        return Program(data["name"], outputs, *rest, inputs)
+        numerics = data.get("numerics", "paper")  # results of old were of that one
+        return Program(data["name"], outputs, *rest, inputs, numerics)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise PrismError(f"program: not readable from JSON: {error!r}") from None

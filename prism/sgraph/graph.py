@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from prism.errors import PrismError
 from prism.program.node import LEGAL, Node, Op, topological
@@ -84,15 +84,18 @@ class BlockGraph:
     grid: tuple[str, ...]
     loop: str | None
     savers: tuple[Node, ...]
+    legal: ClassVar[frozenset[Op]] = LEGAL["block"]
 
     def __post_init__(self):
         if len(self.grid) > len(GRID_DIMS) or set(self.grid) - set(GRID_DIMS):
             raise PrismError(f"block graph: grid dimensions {self.grid} are not among {GRID_DIMS}")
         for node in self.nodes:
-            if node.op not in LEGAL["block"]:
+            if node.op not in self.legal:
                 raise PrismError(f"block graph: operator {node.op.value} is not legal here")
             if node.op is Op.ACCUM and self.loop is None:
                 raise PrismError("block graph: an accumulator needs a for-loop dimension")
+            if node.op is Op.ACCUM and len(node.src) > 1 and Op.RESCALE not in self.legal:
+                raise PrismError("block graph: an accumulator takes 1 operand here")
         if any(s.op is not Op.SAVE for s in self.savers):
             raise PrismError("block graph: every root must be an output saver")
 

@@ -25,6 +25,8 @@ _CALL = {
     Op.SUB: "({0} - {1})",
     Op.MUL: "({0} * {1})",
     Op.DIV: "({0} / {1})",
+    Op.EXP_SHIFTED: "prism::exp_shifted({0}, {1})",
+    Op.RESCALE: "prism::rescale({0}, {1})",
 }
 _SIGN = {Op.ADD: "+", Op.SUB: "-", Op.MUL: "*", Op.DIV: "/"}
 

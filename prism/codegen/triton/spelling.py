@@ -47,6 +47,16 @@ def gelu(x):
 def relu(x):
     return tl.where(x < 0.0, 0.0, x)
 """,
+    "exp_shifted": """\
+@triton.jit
+def exp_shifted(x, m):
+    return tl.exp(x - tl.where(m == float("-inf"), 0.0, m))  # a row of -inf: 0, not NaN
+""",
+    "rescale": """\
+@triton.jit
+def rescale(old, new):
+    return tl.where(old == float("-inf"), 1.0, tl.exp(old - new))
+""",
     "larger": """\
 @triton.jit
 def larger(a, b):
@@ -73,6 +83,8 @@ _CALL = {
     Op.SUB: "({0} - {1})",
     Op.MUL: "({0} * {1})",
     Op.DIV: "({0} / {1})",
+    Op.EXP_SHIFTED: "exp_shifted({0}, {1})",
+    Op.RESCALE: "rescale({0}, {1})",
 }
 COMBINE = {"sum": "{0} + {1}", "max": "larger({0}, {1})"}
 REDUCE = {"sum": "tl.sum({0}, {1})", "max": "largest({0}, {1})"}

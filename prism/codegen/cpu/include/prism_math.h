@@ -34,6 +34,17 @@ inline float exp(float x) {
   return (power * low) * high;
 }
 
+// e^(x - m), m the maximum of a row. Where m is -infinity e^x, which is 0 and not NaN.
+inline float exp_shifted(float x, float m) {
+  return exp(x - (m == -INFINITY ? 0.0f : m));
+}
+
+// What sums of e^(x - old) are multiplied by when the maximum becomes `now`. Until the first
+// element that is not -infinity there is nothing in them.
+inline float rescale(float old, float now) {
+  return old == -INFINITY ? 1.0f : exp(old - now);
+}
+
 // x / (1 + e^-x); below -104 the quotient is 0, also for -infinity.
 inline float silu(float x) {
   const float y = x < -104.0f ? -104.0f : x;
