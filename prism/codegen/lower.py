@@ -7,7 +7,7 @@ what is fused into what, what is hoisted out of the loop, which operand of a mat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from prism.codegen.errors import LoweringError
@@ -30,6 +30,7 @@ from prism.codegen.tile import (
     TileKernel,
     TileProgram,
     View,
+    reads,
     refs,
 )
 from prism.errors import PrismError
@@ -120,6 +121,19 @@ def _tensors(concrete: Concrete, library: str) -> dict[str, Tensor]:
     return found
 
 
+def _late(code: Iterable[Statement]) -> Iterator[Statement]:
+    """The statements with every load before its first reader: what it loads is live no longer."""
+    waiting: dict[str, Load] = {}
+    for statement in code:
+        if isinstance(statement, Load):
+            waiting[statement.view] = statement
+            continue
+        for name in [name for name in waiting if name in reads(statement)]:
+            yield waiting.pop(name)
+        yield statement
+    yield from waiting.values()
+
+
 class _Lowering:
     """One kernel."""
 
@@ -152,7 +166,7 @@ class _Lowering:
             elif node in self.buffered and node not in self.name:
                 self._value(node)
         grid = tuple((p, self.sizes[p]) for p in self._grid_order())
-        code = {region: tuple(statements) for region, statements in self.code.items()}
+        code = {region: tuple(_late(statements)) for region, statements in self.code.items()}
         return TileKernel(grid, self._loop(), self.views, self.buffers, **code)
 
     # Statements ---------------------------------------------------------------------------

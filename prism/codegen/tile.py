@@ -185,6 +185,15 @@ class Store:
 Statement = Load | Fill | Contract | Chain | Reduce | Merge | Store
 
 
+def reads(statement: Statement) -> set[str]:
+    """The views and buffers whose values a statement uses, without the one it accumulates into."""
+    if isinstance(statement, Contract):
+        return {statement.a, statement.b}
+    if isinstance(statement, (Chain, Reduce, Merge, Store)):
+        return set(refs(statement.expr))
+    return set()
+
+
 # Programs ------------------------------------------------------------------------------------
 
 

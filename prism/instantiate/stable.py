@@ -1,11 +1,11 @@
-"""Stable softmax: a pass over a verified graph that shifts exponentials by the maximum of their row.
+"""Stable softmax: a pass over a verified graph that shifts exponentials by their row's maximum.
 
 e^x becomes e^(x - m) where `program.homogeneous` says that the shift cancels. What m is depends on
 what cuts a row:
 
 - nothing: m is the row's maximum.
 - the loop: m is the maximum so far, and what sums up exponentials is multiplied by e^(old m - m) in
-  every iteration.
+  every iteration. Where exponentials are kept, their operands are, until the maximum is known.
 - a grid dimension along which partial results are saved: m is the maximum of the block's part and
   is saved beside them. The kernel that loads them multiplies each by e^(m - maximum of all parts).
 
@@ -148,7 +148,7 @@ class _KernelPass:
         if node.op is Op.LOAD:
             return self._load(node)
         if node.op is Op.ACCUM and (moving := self.degrees[node].keys() & self.running):
-            return Node(Op.ACCUM, (*src, self._factor(node, moving)), node.arg)
+            return self._accumulate(node, src[0], moving)
         if node.op is Op.SAVE:
             self._check_saved(node)
         return Node(node.op, src, node.arg)
@@ -173,15 +173,19 @@ class _KernelPass:
         self.maxima[group] = found
         return found
 
-    def _factor(self, accum: Node, moving: Iterable[Group]) -> Node:
-        """What an accumulator of exponentials is multiplied by in an iteration."""
+    def _accumulate(self, node: Node, source: Node, moving: Iterable[Group]) -> Node:
+        """An accumulator of exponentials whose maximum still changes."""
         (group, *more) = moving
-        if more or self.degrees[accum][group] != 1:
-            raise PrismError("a power of an exponential is accumulated")
-        if accum_kind(accum).kind == "concat":
-            raise PrismError("exponentials are kept while their maximum still changes")
         maximum = self.maxima[group]
-        return Node(Op.RESCALE, (Node(Op.BEFORE, (maximum,)), maximum))
+        if accum_kind(node).kind == "concat":
+            if node.src[0] is not group[1]:
+                raise PrismError("exponentials are kept while their maximum still changes")
+            kept = Node(Op.ACCUM, source.src[:1], node.arg)  # not yet exponentials
+            return Node(Op.EXP_SHIFTED, (kept, Node(Op.ACCUM, (maximum,), "last")))
+        if more or self.degrees[node][group] != 1:
+            raise PrismError("a power of an exponential is accumulated")
+        factor = Node(Op.RESCALE, (Node(Op.BEFORE, (maximum,)), maximum))
+        return Node(Op.ACCUM, (source, factor), node.arg)
 
     # Partial results ----------------------------------------------------------------------
 

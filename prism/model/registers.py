@@ -11,11 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from prism.codegen.tile import Contract, Fill, Load, Statement, Store, TileKernel, TileProgram
+from prism.codegen.tile import (
+    Contract,
+    Fill,
+    Load,
+    Statement,
+    Store,
+    TileKernel,
+    TileProgram,
+    reads,
+)
 from prism.codegen.triton.axes import Axes
 from prism.model.device import WARP
 from prism.model.roofline import ITEM_BYTES
-from prism.model.shared import reads, writes
+from prism.model.shared import writes
 
 OTHERS = 24  # registers for indices, masks and what is being computed
 ADDRESS = 2  # registers

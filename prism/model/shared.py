@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from math import prod
 
 from prism.codegen.tile import (
-    Chain,
     Contract,
     Load,
-    Merge,
     Reduce,
     Statement,
     Store,
     TileKernel,
     TileProgram,
-    refs,
+    reads,
 )
 from prism.codegen.triton.axes import Axes
 from prism.codegen.triton.products import TF32, product_type
@@ -44,15 +42,6 @@ def shared_bytes(program: TileProgram, kernel: TileKernel, axes: Axes, gpu: Gpu)
 def operand_bytes(program: TileProgram, kernel: TileKernel, axes: Axes, gpu: Gpu) -> int:
     """Estimated bytes of one block without the scratch area, which is often small."""
     return _Shared(program, kernel, axes, gpu).total(scratch=False)
-
-
-def reads(statement: Statement) -> set[str]:
-    """The views and buffers whose values a statement uses, without the one it accumulates into."""
-    if isinstance(statement, Contract):
-        return {statement.a, statement.b}
-    if isinstance(statement, (Chain, Reduce, Merge, Store)):
-        return set(refs(statement.expr))
-    return set()
 
 
 def writes(statement: Statement) -> str | None:

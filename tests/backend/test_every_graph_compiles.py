@@ -1,4 +1,4 @@
-"""Every proved graph of the five workloads, of one kernel each, compiled once for two architectures.
+"""Every proved graph of one kernel of the five workloads, compiled once for two architectures.
 
 At sizes of at most `CAPS` a dimension, so that each has configurations that fit a GPU (of graphs
 without a loop over a long axis none does at the paper's sizes) and that compile in a second.
@@ -34,7 +34,7 @@ GPUS = [device(name).gpu for name in ("a100", "h200")]
 
 
 def fitting(name: str, graph, rng: random.Random):
-    """A lowered configuration that fits both devices, the first light one; None if there is none."""
+    """A lowered configuration that fits both devices, the first light one, or None."""
     config = program_of(workload_of(compose([f"workload={name}"])), "fp16").sizes
     for cap in CAPS:
         bound = PROGRAMS[name].bind(**{d: min(size, cap) for d, size in config.items()})

@@ -106,7 +106,7 @@ def test_grid_and_loop_on_one_axis_are_limited_together():
 def test_scratch_bound_is_what_lowering_allocates():
     program, mapped = attention(2, 4, 3, 640, 16, 24)
     for _, concrete in sample([("a", mapped)], program, 20, 0, {}):
-        kernel = mapped.kernels[0]
+        kernel = concrete.kernels[0]
         spans = kernel_spans(program, kernel, concrete.sizes[0])
         buffers = lower(concrete).kernels[0].buffers.values()
         assert scratch_bytes(kernel, spans) == sum(4 * b.size for b in buffers)

@@ -212,7 +212,7 @@ def test_stages_do_not_hide_what_statements_wait_for_each_other():
     three, four = (
         cost(lowered(pair, {"x": 1, "y": 8, "i": 128}, num_stages=n), A100) for n in (3, 4)
     )
-    assert four.bound == "latency" and 0.9 * three.us < four.us < three.us
+    assert four.bound == "latency" and 0.9 * three.us < four.us <= three.us
 
 
 def test_half_the_rows_are_no_slower_without_hoppers_instructions():

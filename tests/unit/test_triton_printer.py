@@ -2,6 +2,7 @@
 printer refuses. Nothing here needs Triton."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,10 +55,12 @@ def test_small_dimensions_are_padded_for_matrix_units_and_one_row_needs_none():
 def test_products_are_of_the_program_s_type_and_of_tf32_where_fp16_would_overflow():
     assert 'input_precision="ieee"' in printed(*rmsnorm(8, 64, 64, "fp32"), [{"x": 1, "i": 2}])
     assert "input_precision" not in printed(*rmsnorm(8, 64, 64, "fp16"), [{"x": 1, "i": 2}])
-    texts = {
-        dtype: printed(*attention(1, 1, 16, 64, 32, 32, dtype), [{"x": 1, "y": 1, "i": 2}])
-        for dtype in ("fp16", "bf16")
-    }
+    texts = {}
+    for dtype in ("fp16", "bf16", "stable"):
+        program, mapped = attention(1, 1, 16, 64, 32, 32, dtype.replace("stable", "fp16"))
+        program = program if dtype == "stable" else replace(program, numerics="paper")
+        texts[dtype] = printed(program, mapped, [{"x": 1, "y": 1, "i": 2}])
+    assert "tf32" not in texts["stable"]  # shifted exponentials are at most 1
     assert "tl.dot(v_Q, tl.permute(v_K, (1, 0)))" in texts["fp16"]
     assert 'v_V.to(tl.float32), t1_accum, input_precision="tf32")' in texts["fp16"]
     assert ".to(tl.bfloat16), v_V" in texts["bf16"] and "tf32" not in texts["bf16"]

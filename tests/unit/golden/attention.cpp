@@ -6,11 +6,14 @@ static void kernel0(long block, const prism::fp16* __restrict g_Q, const prism::
   const long p_y = block;
   const long len_y_g = std::min(2L, 5 - p_y * 2);
   float* __restrict t0_matmul = scratch + 0;  // b=2, g=2, s=1, h=13
-  float* __restrict t1_accum = scratch + 64;  // b=2, g=2, s=1, e=20
-  float* __restrict t2_accum = scratch + 144;  // b=2, g=2, s=1
+  float* __restrict t1_running = scratch + 64;  // b=2, g=2, s=1
+  float* __restrict t2_before = scratch + 80;  // b=2, g=2, s=1
+  float* __restrict t3_accum = scratch + 96;  // b=2, g=2, s=1, e=20
+  float* __restrict t4_accum = scratch + 176;  // b=2, g=2, s=1
+  std::fill_n(t1_running, 4, -std::numeric_limits<float>::infinity());
+  std::fill_n(t3_accum, 80, 0.0e+00f);
+  std::fill_n(t4_accum, 4, 0.0e+00f);
   const prism::fp16* v_Q = g_Q + p_y * 48;
-  std::fill_n(t1_accum, 80, 0.0e+00f);
-  std::fill_n(t2_accum, 4, 0.0e+00f);
   for (long it = 0; it < 4; ++it) {
     const long len_i_h = std::min(13L, 50L - it * 13);
     const prism::fp16* v_K = g_K + p_y * 2400 + it * 312;
@@ -20,36 +23,72 @@ static void kernel0(long block, const prism::fp16* __restrict g_Q, const prism::
         prism::gemm(1, len_i_h, 24, v_Q + i_b * 120 + i_g * 24, 1, 1, v_K + i_b * 6000 + i_g * 1200, 1, 24, t0_matmul + i_b * 26 + i_g * 13, 1, 1, false);
       }
     }
-    // t0_matmul = exp(t0_matmul)
+    // t2_before = t1_running
+    for (long i_b = 0; i_b < 2; ++i_b) {
+#pragma omp simd
+      for (long i_g = 0; i_g < len_y_g; ++i_g) {
+        t2_before[i_b * 2 + i_g] = t1_running[i_b * 2 + i_g];
+      }
+    }
+    // t1_running max= max[h] t0_matmul
+    for (long i_b = 0; i_b < 2; ++i_b) {
+      for (long i_g = 0; i_g < len_y_g; ++i_g) {
+        t1_running[i_b * 2 + i_g] = prism::max(t1_running[i_b * 2 + i_g], prism::reduce_max(len_i_h, [&](long i_h) { return t0_matmul[i_b * 26 + i_g * 13 + i_h]; }));
+      }
+    }
+    // t0_matmul = exp_shifted(t0_matmul, t1_running)
     for (long i_b = 0; i_b < 2; ++i_b) {
       for (long i_g = 0; i_g < len_y_g; ++i_g) {
 #pragma omp simd
         for (long i_h = 0; i_h < len_i_h; ++i_h) {
-          t0_matmul[i_b * 26 + i_g * 13 + i_h] = prism::exp(t0_matmul[i_b * 26 + i_g * 13 + i_h]);
+          t0_matmul[i_b * 26 + i_g * 13 + i_h] = prism::exp_shifted(t0_matmul[i_b * 26 + i_g * 13 + i_h], t1_running[i_b * 2 + i_g]);
+        }
+      }
+    }
+    // t2_before = rescale(t2_before, t1_running)
+    for (long i_b = 0; i_b < 2; ++i_b) {
+#pragma omp simd
+      for (long i_g = 0; i_g < len_y_g; ++i_g) {
+        t2_before[i_b * 2 + i_g] = prism::rescale(t2_before[i_b * 2 + i_g], t1_running[i_b * 2 + i_g]);
+      }
+    }
+    // t3_accum = (t3_accum * t2_before)
+    for (long i_b = 0; i_b < 2; ++i_b) {
+      for (long i_g = 0; i_g < len_y_g; ++i_g) {
+#pragma omp simd
+        for (long i_e = 0; i_e < 20; ++i_e) {
+          t3_accum[i_b * 40 + i_g * 20 + i_e] = (t3_accum[i_b * 40 + i_g * 20 + i_e] * t2_before[i_b * 2 + i_g]);
         }
       }
     }
     const prism::fp16* v_V = g_V + p_y * 2000 + it * 260;
-    // t1_accum += matmul[h](t0_matmul, v_V)
+    // t3_accum += matmul[h](t0_matmul, v_V)
     for (long i_b = 0; i_b < 2; ++i_b) {
       for (long i_g = 0; i_g < len_y_g; ++i_g) {
-        prism::gemm(1, 20, len_i_h, t0_matmul + i_b * 26 + i_g * 13, 1, 1, v_V + i_b * 5000 + i_g * 1000, 20, 1, t1_accum + i_b * 40 + i_g * 20, 1, 1, true);
+        prism::gemm(1, 20, len_i_h, t0_matmul + i_b * 26 + i_g * 13, 1, 1, v_V + i_b * 5000 + i_g * 1000, 20, 1, t3_accum + i_b * 40 + i_g * 20, 1, 1, true);
       }
     }
-    // t2_accum += sum[h] t0_matmul
+    // t4_accum = (t4_accum * t2_before)
+    for (long i_b = 0; i_b < 2; ++i_b) {
+#pragma omp simd
+      for (long i_g = 0; i_g < len_y_g; ++i_g) {
+        t4_accum[i_b * 2 + i_g] = (t4_accum[i_b * 2 + i_g] * t2_before[i_b * 2 + i_g]);
+      }
+    }
+    // t4_accum += sum[h] t0_matmul
     for (long i_b = 0; i_b < 2; ++i_b) {
       for (long i_g = 0; i_g < len_y_g; ++i_g) {
-        t2_accum[i_b * 2 + i_g] = t2_accum[i_b * 2 + i_g] + prism::reduce_sum(len_i_h, [&](long i_h) { return t0_matmul[i_b * 26 + i_g * 13 + i_h]; });
+        t4_accum[i_b * 2 + i_g] = t4_accum[i_b * 2 + i_g] + prism::reduce_sum(len_i_h, [&](long i_h) { return t0_matmul[i_b * 26 + i_g * 13 + i_h]; });
       }
     }
   }
-  // v_O = (t1_accum / t2_accum)
+  // v_O = (t3_accum / t4_accum)
   prism::fp16* v_O = g_O + p_y * 40;
   for (long i_b = 0; i_b < 2; ++i_b) {
     for (long i_g = 0; i_g < len_y_g; ++i_g) {
 #pragma omp simd
       for (long i_e = 0; i_e < 20; ++i_e) {
-        v_O[i_b * 100 + i_g * 20 + i_e] = prism::from_float<prism::fp16>((t1_accum[i_b * 40 + i_g * 20 + i_e] / t2_accum[i_b * 2 + i_g]));
+        v_O[i_b * 100 + i_g * 20 + i_e] = prism::from_float<prism::fp16>((t3_accum[i_b * 40 + i_g * 20 + i_e] / t4_accum[i_b * 2 + i_g]));
       }
     }
   }
@@ -65,7 +104,7 @@ extern "C" int prism_run(const void* const* inputs, void* const* outputs, int th
 #pragma omp parallel num_threads(threads) reduction(| : failed)
   {
     static thread_local prism::Scratch memory;
-    float* scratch = memory.get(160);
+    float* scratch = memory.get(192);
     if (!scratch) failed = 1;
 #pragma omp for schedule(dynamic)
     for (long block = 0; block < 3; ++block) {

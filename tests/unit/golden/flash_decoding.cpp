@@ -2,67 +2,96 @@
 #include <algorithm>
 
 // Grid x=1, y=5, z=3; loop i=2.
-static void kernel0(long block, const prism::bf16* __restrict g_Q, const prism::bf16* __restrict g_K, float* __restrict g_t1, const prism::bf16* __restrict g_V, float* __restrict g_t2, float* __restrict scratch) {
+static void kernel0(long block, const prism::bf16* __restrict g_Q, const prism::bf16* __restrict g_K, float* __restrict g_t1, const prism::bf16* __restrict g_V, float* __restrict g_t2, float* __restrict g_maxima0, float* __restrict scratch) {
   const long p_z = block % 3;
   const long p_y = block / 3;
   float* __restrict t0_matmul = scratch + 0;  // b=1, g=1, s=1, h=9
-  float* __restrict t1_accum = scratch + 16;  // b=1, g=1, s=1
-  float* __restrict t2_accum = scratch + 32;  // b=1, g=1, s=1, e=20
+  float* __restrict t1_running = scratch + 16;  // b=1, g=1, s=1
+  float* __restrict t2_before = scratch + 32;  // b=1, g=1, s=1
+  float* __restrict t3_accum = scratch + 48;  // b=1, g=1, s=1
+  float* __restrict t4_accum = scratch + 64;  // b=1, g=1, s=1, e=20
+  std::fill_n(t1_running, 1, -std::numeric_limits<float>::infinity());
+  std::fill_n(t3_accum, 1, 0.0e+00f);
+  std::fill_n(t4_accum, 20, 0.0e+00f);
   const prism::bf16* v_Q = g_Q + p_y * 24;
-  std::fill_n(t1_accum, 1, 0.0e+00f);
-  std::fill_n(t2_accum, 20, 0.0e+00f);
   for (long it = 0; it < 2; ++it) {
     const long len_zi_h = std::min(9L, std::min(17L, 50 - p_z * 17) - it * 9);
     const prism::bf16* v_K = g_K + p_y * 1200 + p_z * 408 + it * 216;
     // t0_matmul = matmul[d](v_Q, v_K)
     prism::gemm(1, len_zi_h, 24, v_Q, 1, 1, v_K, 1, 24, t0_matmul, 1, 1, false);
-    // t0_matmul = exp(t0_matmul)
+    // t2_before = t1_running
+    t2_before[0] = t1_running[0];
+    // t1_running max= max[h] t0_matmul
+    t1_running[0] = prism::max(t1_running[0], prism::reduce_max(len_zi_h, [&](long i_h) { return t0_matmul[i_h]; }));
+    // t0_matmul = exp_shifted(t0_matmul, t1_running)
 #pragma omp simd
     for (long i_h = 0; i_h < len_zi_h; ++i_h) {
-      t0_matmul[i_h] = prism::exp(t0_matmul[i_h]);
+      t0_matmul[i_h] = prism::exp_shifted(t0_matmul[i_h], t1_running[0]);
     }
-    // t1_accum += sum[h] t0_matmul
-    t1_accum[0] = t1_accum[0] + prism::reduce_sum(len_zi_h, [&](long i_h) { return t0_matmul[i_h]; });
+    // t2_before = rescale(t2_before, t1_running)
+    t2_before[0] = prism::rescale(t2_before[0], t1_running[0]);
+    // t3_accum = (t3_accum * t2_before)
+    t3_accum[0] = (t3_accum[0] * t2_before[0]);
+    // t3_accum += sum[h] t0_matmul
+    t3_accum[0] = t3_accum[0] + prism::reduce_sum(len_zi_h, [&](long i_h) { return t0_matmul[i_h]; });
+    // t4_accum = (t4_accum * t2_before)
+#pragma omp simd
+    for (long i_e = 0; i_e < 20; ++i_e) {
+      t4_accum[i_e] = (t4_accum[i_e] * t2_before[0]);
+    }
     const prism::bf16* v_V = g_V + p_y * 1000 + p_z * 340 + it * 180;
-    // t2_accum += matmul[h](t0_matmul, v_V)
-    prism::gemm(1, 20, len_zi_h, t0_matmul, 1, 1, v_V, 20, 1, t2_accum, 1, 1, true);
+    // t4_accum += matmul[h](t0_matmul, v_V)
+    prism::gemm(1, 20, len_zi_h, t0_matmul, 1, 1, v_V, 20, 1, t4_accum, 1, 1, true);
   }
-  // v_t1 = t1_accum
+  // v_t1 = t3_accum
   float* v_t1 = g_t1 + p_z * 5 + p_y;
-  v_t1[0] = prism::from_float<float>(t1_accum[0]);
-  // v_t2 = t2_accum
+  v_t1[0] = prism::from_float<float>(t3_accum[0]);
+  // v_t2 = t4_accum
   float* v_t2 = g_t2 + p_z * 100 + p_y * 20;
 #pragma omp simd
   for (long i_e = 0; i_e < 20; ++i_e) {
-    v_t2[i_e] = prism::from_float<float>(t2_accum[i_e]);
+    v_t2[i_e] = prism::from_float<float>(t4_accum[i_e]);
   }
+  // v_maxima0 = t1_running
+  float* v_maxima0 = g_maxima0 + p_z * 5 + p_y;
+  v_maxima0[0] = prism::from_float<float>(t1_running[0]);
 }
 
 // Grid x=1, y=5.
-static void kernel1(long block, const float* __restrict g_t2, const float* __restrict g_t1, prism::bf16* __restrict g_O, float* __restrict scratch) {
+static void kernel1(long block, const float* __restrict g_t2, const float* __restrict g_maxima0, const float* __restrict g_t1, prism::bf16* __restrict g_O, float* __restrict scratch) {
   const long p_y = block;
-  float* __restrict t0_sum = scratch + 0;  // b=1, g=1, s=1, e=20
-  float* __restrict t1_sum = scratch + 32;  // b=1, g=1, s=1
+  float* __restrict t0_max = scratch + 0;  // b=1, g=1, s=1
+  float* __restrict t1_rescale = scratch + 16;  // split=3, b=1, g=1, s=1
+  float* __restrict t2_sum = scratch + 32;  // b=1, g=1, s=1, e=20
+  float* __restrict t3_sum = scratch + 64;  // b=1, g=1, s=1
+  const float* v_maxima0 = g_maxima0 + p_y;
+  // t0_max = max[split] v_maxima0
+  t0_max[0] = prism::reduce_max(3, [&](long i_split) { return prism::to_float(v_maxima0[i_split * 5]); });
+  // t1_rescale = rescale(v_maxima0, t0_max)
+#pragma omp simd
+  for (long i_split = 0; i_split < 3; ++i_split) {
+    t1_rescale[i_split] = prism::rescale(prism::to_float(v_maxima0[i_split * 5]), t0_max[0]);
+  }
   const float* v_t2 = g_t2 + p_y * 20;
-  // t0_sum = sum[split] v_t2
+  // t2_sum = sum[split] (v_t2 * t1_rescale)
 #pragma omp simd
   for (long i_e = 0; i_e < 20; ++i_e) {
-    t0_sum[i_e] = 0.0e+00f;
+    t2_sum[i_e] = 0.0e+00f;
   }
   for (long i_split = 0; i_split < 3; ++i_split) {
 #pragma omp simd
     for (long i_e = 0; i_e < 20; ++i_e) {
-      t0_sum[i_e] = t0_sum[i_e] + prism::to_float(v_t2[i_e + i_split * 100]);
+      t2_sum[i_e] = t2_sum[i_e] + (prism::to_float(v_t2[i_e + i_split * 100]) * t1_rescale[i_split]);
     }
   }
   const float* v_t1 = g_t1 + p_y;
-  // t1_sum = sum[split] v_t1
-  t1_sum[0] = prism::reduce_sum(3, [&](long i_split) { return prism::to_float(v_t1[i_split * 5]); });
-  // v_O = (t0_sum / t1_sum)
+  // t3_sum = sum[split] (v_t1 * t1_rescale)
+  t3_sum[0] = prism::reduce_sum(3, [&](long i_split) { return (prism::to_float(v_t1[i_split * 5]) * t1_rescale[i_split]); });
+  // v_O = (t2_sum / t3_sum)
   prism::bf16* v_O = g_O + p_y * 20;
 #pragma omp simd
   for (long i_e = 0; i_e < 20; ++i_e) {
-    v_O[i_e] = prism::from_float<prism::bf16>((t0_sum[i_e] / t1_sum[0]));
+    v_O[i_e] = prism::from_float<prism::bf16>((t2_sum[i_e] / t3_sum[0]));
   }
 }
 
@@ -73,23 +102,24 @@ extern "C" int prism_run(const void* const* inputs, void* const* outputs, int th
   auto* g_V = static_cast<const prism::bf16*>(inputs[2]);
   auto* g_O = static_cast<prism::bf16*>(outputs[0]);
   static thread_local prism::Scratch between;
-  float* temps = between.get(320);
+  float* temps = between.get(336);
   if (!temps) return 1;
   float* g_t1 = temps + 0;
   float* g_t2 = temps + 16;
+  float* g_maxima0 = temps + 320;
   int failed = 0;
 #pragma omp parallel num_threads(threads) reduction(| : failed)
   {
     static thread_local prism::Scratch memory;
-    float* scratch = memory.get(64);
+    float* scratch = memory.get(96);
     if (!scratch) failed = 1;
 #pragma omp for schedule(dynamic)
     for (long block = 0; block < 15; ++block) {
-      if (scratch) kernel0(block, g_Q, g_K, g_t1, g_V, g_t2, scratch);
+      if (scratch) kernel0(block, g_Q, g_K, g_t1, g_V, g_t2, g_maxima0, scratch);
     }
 #pragma omp for schedule(dynamic)
     for (long block = 0; block < 5; ++block) {
-      if (scratch) kernel1(block, g_t2, g_t1, g_O, scratch);
+      if (scratch) kernel1(block, g_t2, g_maxima0, g_t1, g_O, scratch);
     }
   }
   return failed;

@@ -24,7 +24,6 @@ static void kernel0(long block, const prism::bf16* __restrict g_X, const prism::
 static void kernel1(long block, const float* __restrict g_t1, const prism::bf16* __restrict g_X, prism::bf16* __restrict g_O, float* __restrict scratch) {
   const long p_x = block;
   float* __restrict t0_sum = scratch + 0;  // n=4
-  const float* v_t1 = g_t1 + p_x * 280;
   const prism::bf16* v_X = g_X + p_x * 400;
   // t0_sum = sum[d] square(v_X)
   for (long i_n = 0; i_n < 4; ++i_n) {
@@ -35,6 +34,7 @@ static void kernel1(long block, const float* __restrict g_t1, const prism::bf16*
   for (long i_n = 0; i_n < 4; ++i_n) {
     t0_sum[i_n] = std::sqrt(((t0_sum[i_n] * 1.0e-02f) + 1.0e-05f));
   }
+  const float* v_t1 = g_t1 + p_x * 280;
   // v_O = (v_t1 / t0_sum)
   prism::bf16* v_O = g_O + p_x * 280;
   for (long i_n = 0; i_n < 4; ++i_n) {
