@@ -58,7 +58,7 @@ def slice_of(text: str, stage: str) -> dict:
 def search_result(path: str, program: Program) -> dict:
     """The result of `prism search`, after checking that it is of this program, whatever its sizes.
 
-    The dtype may differ: a proof is of real numbers.
+    Dtype and numerics may differ: a proof is of real numbers.
     """
     what = f"graphs={path}"
     try:
@@ -74,7 +74,7 @@ def search_result(path: str, program: Program) -> dict:
             for family, count in enumerate(piece.counts):
                 piece.kernel_graph(family, 0), piece.kernel_graph(family, count - 1)
     symbols = {axis: axis for axis in program.sizes}
-    wanted = replace(program, sizes=symbols, dtype=searched.dtype)
+    wanted = replace(program, sizes=symbols, dtype=searched.dtype, numerics=searched.numerics)
     if differ := difference(searched, wanted):
         raise PrismError(f"{what}: holds the graphs of another program: {differ}")
     return data
@@ -180,7 +180,7 @@ def difference(there: Program, here: Program) -> str:
 
 def _facts(program: Program) -> dict[str, object]:
     return (
-        {"workload": program.name, "dtype": program.dtype}
+        {"workload": program.name, "dtype": program.dtype, "numerics": program.numerics}
         | {f"size {axis}": size for axis, size in program.sizes.items()}
         | {f"parameter {name}": value for name, value in program.params.items()}
         | {f"input {name}": f"[{', '.join(n.axes)}]" for name, n in program.inputs.items()}

@@ -19,6 +19,7 @@ from prism.codegen.lower import lower
 from prism.errors import PrismError
 from prism.files import write_json, write_text
 from prism.instantiate.concrete import Concrete
+from prism.instantiate.stable import refused
 from prism.measure.compile import compile_one, compile_trusted, sha256
 from prism.measure.eager_case import prepare_case
 from prism.measure.environment import environment
@@ -92,7 +93,8 @@ def tune(
     Returns what `winner.json` holds. Without a winner its `status` is "failed", with the reason
     and the counts by cause; that is a result, not an exception. `limit_s` are the seconds that it
     and the calls before it were given, and `ended` is what ended it: "count", "time", "exhausted"
-    (there was nothing more to try), or None where nothing could be. Raises PrismError for a missing
+    (there was nothing more to try), or None where nothing could be. `refused` counts, by reason, the
+    graphs that have no stable form, of which none is tried. Raises PrismError for a missing
     compiler, an unknown backend or a disk that cannot be written.
     """
     start = time.perf_counter()
@@ -127,6 +129,7 @@ def tune(
         concrete = concretes[id(winner)] if winner else None
         result = _result(race, winner, concrete, controls, device, known)
         result["pruned"] = chooser.pruned
+        result["refused"] = dict(refused(program, [graph for _, graph in graphs]))
         result["eager"] = case.eager_record | {"without_share": gate.without_eager}
     result |= {
         "program": program.name,

@@ -107,6 +107,8 @@ def winner(case: Case) -> list[tuple[str, str]]:
     facts = [("Candidates", f"{tried} tried, {data.get('passed', NONE)} passed")]
     causes = ", ".join(f"{cause} {n}" for cause, n in sorted((data.get("causes") or {}).items()))
     facts.append(("Failed by cause", causes or "none"))
+    if refused := data.get("refused"):
+        facts.append(("Graphs left out", "; ".join(f"{n}: {why}" for why, n in refused.items())))
     internal = [c for c in data.get("candidates") or [] if c.get("cause") == "internal"]
     if internal:
         facts.append(("Problems of the generator", str(internal[0].get("reason") or NONE)))

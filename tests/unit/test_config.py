@@ -363,3 +363,17 @@ def test_outside_of_a_clone(tmp_path, monkeypatch):
     monkeypatch.setattr(config, "ROOT", tmp_path)
     with pytest.raises(PrismError, match=r"no conf/config\.yaml"):
         compose()
+
+
+def test_numerics_are_stable_unless_a_run_or_a_workload_says_otherwise():
+    cfg = compose(["workload=attention"])
+    assert program_of(workload_of(cfg)).numerics == "stable"
+    cfg = compose(["workload=attention", "numerics=paper"])
+    assert program_of(workload_of(cfg)).numerics == "paper"
+    tune, bench = config.case_slices(cfg)
+    assert tune["workload"]["numerics"] == bench["workload"]["numerics"] == "paper"
+    assert config.search_slice(cfg) == config.search_slice(compose(["workload=attention"]))
+    own = compose(["workload=attention", "+workload.numerics=paper"])
+    assert program_of(workload_of(own)).numerics == "paper"
+    with pytest.raises(PrismError, match="numerics='fast': must be stable or paper"):
+        workload_of(compose(["workload=attention", "numerics=fast"]))
