@@ -93,8 +93,8 @@ def tune(
     Returns what `winner.json` holds. Without a winner its `status` is "failed", with the reason
     and the counts by cause; that is a result, not an exception. `limit_s` are the seconds that it
     and the calls before it were given, and `ended` is what ended it: "count", "time", "exhausted"
-    (there was nothing more to try), or None where nothing could be. `refused` counts, by reason, the
-    graphs that have no stable form, of which none is tried. Raises PrismError for a missing
+    (there was nothing more to try), or None where nothing could be. `refused` counts graphs
+    without a stable form, of which none is tried, by reason. Raises PrismError for a missing
     compiler, an unknown backend or a disk that cannot be written.
     """
     start = time.perf_counter()

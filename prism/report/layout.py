@@ -139,8 +139,8 @@ SECTIONS = (
         "nothing. Every time of a GPU holds about that much, so that of times near it neither "
         "ratios nor shares of the bound say much of the kernel. Registers (of a thread), "
         "spilled and shared bytes are what the compiler reports of the largest kernel. "
-        "Numerics stable: exponentials are shifted by the maximum of their row, as PyTorch's softmax "
-        "does; paper: softmax is exp(x) / sum without the maximum, as in the paper; own: as the "
+        "Numerics stable: exponentials are shifted by the maximum of their row, as in PyTorch's "
+        "softmax; paper: softmax is exp(x) / sum without the maximum, as in the paper; own: as the "
         "system itself does it.",
         "As Figure 6, upper: the best passing baseline of each configuration is 1. Bars are "
         "measured here, pale ones are noisy; a ratio with * is taken without a baseline that has "

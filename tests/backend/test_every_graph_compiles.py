@@ -44,7 +44,7 @@ def fitting(name: str, graph, rng: random.Random):
             drawn = tuple({p: rng.choice(v) for p, v in each.items()} for each in choices)
             options = {option: rng.choice(v) for option, v in TRITON.options.items()}
             concrete = Concrete(program, graph, drawn, options)
-            parts = zip(concrete.bound, graph.kernels, drawn, strict=True)
+            parts = zip(concrete.bound, concrete.kernels, drawn, strict=True)
             if any(problem(*part, TRITON.scratch_bytes) for part in parts):
                 continue
             try:

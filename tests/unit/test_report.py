@@ -231,7 +231,7 @@ def test_page_says_what_failed_in_tuning_and_which_numerics_a_row_has(tmp_path):
     ):
         assert f'<th scope="row">{name}</th><td>{value}</td>' in page
     assert '<td class="word">paper</td>' in page and '<td class="word">own</td>' in page
-    assert "exp(x) / sum without the running maximum" in page
+    assert "exp(x) / sum without the maximum" in page
     assert "The machine was busy" not in page
 
 

@@ -150,7 +150,7 @@ def test_stable_forms_compute_their_program(program, size):
             if all(s.op is not Op.BEFORE for s in n.src)
         )
     assert ran["points"] > 0.4 * len(kept)
-    # Of a softmax alone nothing is summed up later; splits of qk_attention are rare among its graphs.
+    # Of a softmax alone nothing is summed up later; splits of qk_attention are rare.
     assert ran["loops"] or program is SOFTMAX
     assert ran["parts"] or program.name in ("softmax", "qk_attention")
 
