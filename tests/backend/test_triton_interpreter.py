@@ -107,11 +107,10 @@ def drawn(name, dtype, count, rng):
     space = search(ALL[name], Bounds(grid=2)).space
     graphs = [space.graph(i) for single in (True, False) for i in space.draw(count, 0, single)]
     for mapped in graphs:
-        while True:
-            sizes = {axis: rng.choice((1, 3, 8, 17)) for axis in ALL[name].sizes}
-            program = replace(ALL[name].bind(**sizes), dtype=dtype)
-            if all(prod(program.shape(node)) >= SHORT_ROW for _, node in program.outputs):
-                break  # else one element that cancels decides
+        sizes = {axis: rng.choice((1, 3, 8, 17)) for axis in ALL[name].sizes}
+        program = replace(ALL[name].bind(**sizes), dtype=dtype)
+        if any(prod(program.shape(node)) < SHORT_ROW for _, node in program.outputs):
+            program = program.bind(**dict.fromkeys(sizes, 5))  # else one that cancels decides
         yield from points(program, mapped, rng)
 
 
