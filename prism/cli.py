@@ -26,6 +26,7 @@ _KEYS = {
     "search": {
         "out": "write the result to this JSON file",
         "show": "print the graph with this id, such as 0.12, instead of the summary",
+        "source": "with show=, also write its generated source, for device=NAME, to this file",
     },
     "tune": {
         "out": "folder for winner.json and kernel.cpp (needed)",
@@ -54,6 +55,7 @@ _KEYS = {
         "out": "write what compiled to this JSON file (needed)",
         "graphs": "folder of results of `prism search`, such as results/paper-cpu/search; without "
         "it the search runs first",
+        "sources": "also write each source that was compiled into this folder",
     },
     "report": {"run": "the run's folder, such as results/paper-cpu (needed)"},
 }

@@ -26,6 +26,7 @@ from prism.codegen.errors import LoweringError
 from prism.codegen.lower import lower
 from prism.codegen.tile import TileProgram
 from prism.errors import PrismError
+from prism.files import write_text
 from prism.instantiate.concrete import Concrete
 from prism.instantiate.sampling import sample
 from prism.measure.compile import Compiled, compile_all, sha256
@@ -125,8 +126,12 @@ def offline(
     settings: Settings,
     jobs: int,
     progress: Progress = lambda stage, done, total: None,
+    sources: Path | None = None,
 ) -> dict:
     """Tries `settings.configs` configurations of each case on every device; `cases` load them.
+
+    In the folder `sources` are then the sources of all that the compiler was given, each named by
+    its digest (see `Concrete.digest`), which a row's `source` names.
 
     Returns plain data: `rows`, one a configuration and device, each with its status and the cause
     and reason of a failure ("proof", "lower", "fit", "compile" or "timeout"); `pruned`, how many
@@ -162,8 +167,11 @@ def offline(
             for arch, alike in archs.items()
         }
     end = time.perf_counter()
+    for one in tried if sources else ():
+        if one.fitting():
+            write_text(sources / _file(one), one.source)
     rows = [
-        _row(t, d, built[d.gpu.arch].get(sha256(t.source)), settings.limit_s)
+        _row(t, d, built[d.gpu.arch].get(sha256(t.source)), settings.limit_s, sources is not None)
         for t in tried
         for d in devices
     ]
@@ -282,9 +290,15 @@ def _watching(folder: Path, say: Callable[[int], None]) -> Iterator[None]:
 # Results ----------------------------------------------------------------------------------
 
 
-def _row(tried: _Tried, device: Device, compiled: Compiled | None, limit_s: float) -> dict:
-    """One configuration on one device. `modelled_us`, `modelled` (a `model.cost.Cost`) and
-    `estimated_shared_bytes` are modelled."""
+def _file(tried: _Tried) -> str:
+    return f"{tried.concrete.digest()}{BACKENDS[BACKEND].suffix}"
+
+
+def _row(
+    tried: _Tried, device: Device, compiled: Compiled | None, limit_s: float, kept: bool
+) -> dict:
+    """One configuration on one device; `kept`: whether sources are. `modelled_us`, `modelled` (a
+    `model.cost.Cost`) and `estimated_shared_bytes` are modelled."""
     fitted, facts = tried.fits.get(device.name), compiled.facts if compiled else {}
     modelled = tried.costs.get(device.name)
     cause, reason = tried.cause, tried.reason
@@ -304,6 +318,7 @@ def _row(tried: _Tried, device: Device, compiled: Compiled | None, limit_s: floa
         **{"cause": cause, "reason": reason},
         **{fact: facts.get(fact) for fact in ("registers", "spill_bytes", "shared_bytes")},
         "kernels": facts.get("kernels", []),
+        "source": _file(tried) if kept and device.name in tried.fitting() else None,
         "seconds": compiled.seconds if compiled else None,
         "estimated_shared_bytes": fitted.shared_bytes if fitted else None,
         "modelled_us": modelled.us if modelled else None,

@@ -10,11 +10,14 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prism import files, terminal
 from prism.errors import PrismError
 from prism.program import Program
+
+if TYPE_CHECKING:
+    from prism.sgraph import SGraph
 
 
 def search(own: dict[str, str], overrides: Sequence[str]) -> None:
@@ -22,8 +25,11 @@ def search(own: dict[str, str], overrides: Sequence[str]) -> None:
     from prism import config, given
 
     out = own.get("out")
-    if out is not None:
-        terminal.writable(Path(out))
+    for key in ("out", "source"):
+        if key in own:
+            terminal.writable(Path(own[key]), key)
+    if "source" in own and ("show" not in own or "slice" in own):
+        raise PrismError(f"source={own['source']}: is of the graph that show=ID names")
     if "slice" in own:  # of a workflow, where the seconds of a search are results
         data, remember = given.slice_of(own["slice"], "search"), False
     else:
@@ -38,9 +44,28 @@ def search(own: dict[str, str], overrides: Sequence[str]) -> None:
     if interrupted:
         raise KeyboardInterrupt  # what it found is stored and printed, but is not all
     if "show" in own:
-        terminal.graph(result, own["show"])
+        graph = terminal.graph(result, own["show"])
+        if "source" in own:
+            _print_source(own, graph, cfg)
     elif "slice" not in own:  # a workflow's output is long enough
         terminal.graphs(result)
+
+
+def _print_source(own: Mapping[str, str], graph: SGraph | None, cfg: Any) -> None:
+    """Writes the source of a graph for the device configured, which need not be here."""
+    from prism import config
+    from prism.model.device import Device
+    from prism.source import source_of
+
+    path = Path(own["source"])
+    if graph is None:
+        raise PrismError(f"source={path}: graph {own['show']} is not proved as a whole")
+    data = config.case_slices(cfg)[0]
+    program = config.program_of(data["workload"], data["dtype"])
+    device = Device.from_json(data["device"])
+    text, concrete = source_of(own["show"], graph, program, device, cfg.seed)
+    files.write_text(path, text)
+    print(f"{path}: for {data['case']} on {device.name}, {terminal.settings(concrete)}")
 
 
 def _run_search(data: Mapping, remember: bool) -> dict:
@@ -251,6 +276,9 @@ def offline(own: dict[str, str], overrides: Sequence[str]) -> None:
 
     out = Path(_needed(own, "out", "offline"))
     terminal.writable(out)
+    sources = Path(own["sources"]) if "sources" in own else None
+    if sources:
+        terminal.writable_folder(sources, "sources")
     planned, graphs = {}, own.get("graphs")
     if "slice" in own:
         data, graphs = given.slice_of(own["slice"], "offline"), _needed(own, "graphs", "offline")
@@ -274,7 +302,7 @@ def offline(own: dict[str, str], overrides: Sequence[str]) -> None:
         for case, program in programs.items()
     }
     with terminal.progress("offline") as progress:
-        found = run(cases, devices, settings, _threads({}), progress)
+        found = run(cases, devices, settings, _threads({}), progress, sources)
     files.write_json(out, found | {"settings": own_settings})
     terminal.offline(found)
     if found["status"] != "ok":

@@ -14,6 +14,8 @@ from prism.errors import PrismError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from prism.instantiate import Concrete
+    from prism.sgraph import SGraph
     from prism.sgraph.family import KernelFamily, ListedKernels, Loop, Piece, Space
 
 
@@ -96,8 +98,8 @@ def _console() -> Console:
 # Graphs -----------------------------------------------------------------------------------
 
 
-def graph(result: Mapping, wanted: str) -> None:
-    """The graph with the id `wanted` as text, proved once more, as a whole.
+def graph(result: Mapping, wanted: str) -> SGraph | None:
+    """The graph with the id `wanted` as text, proved once more, as a whole; None if it is not.
 
     Raises PrismError where there is none.
     """
@@ -113,6 +115,14 @@ def graph(result: Mapping, wanted: str) -> None:
     (reason,) = proofs(program_from_json(result["program"]))([found])
     print(f"graph {wanted}, {f'UNKNOWN as a whole: {reason}' if reason else 'PROVED as a whole'}")
     print(text(found), end="")
+    return None if reason else found
+
+
+def settings(concrete: Concrete) -> str:
+    """Sizes of parallel dimensions and options, as one line."""
+    kernels = [" ".join(f"{p}={n}" for p, n in sizes.items()) for sizes in concrete.sizes]
+    options = " ".join(f"{key}={value}" for key, value in concrete.options.items())
+    return f"sizes {'; '.join(k or '-' for k in kernels)}, options {options or 'none'}"
 
 
 def graphs(result: Mapping) -> None:
@@ -326,15 +336,20 @@ def progress(title: str) -> Iterator[Callable[[str, int, int | None], None]]:
         yield update
 
 
-def writable(path: Path) -> None:
-    """Fails before the work rather than after it when `path` cannot be written."""
+def writable(path: Path, key: str = "out") -> None:
+    """Fails before the work rather than after it when `path`, given as `key`, cannot be written."""
     if path.is_dir():
-        raise PrismError(f"out={path}: is a folder, not a file")
+        raise PrismError(f"{key}={path}: is a folder, not a file")
     if path.exists() and not path.is_file():  # it would be replaced by a file
-        raise PrismError(f"out={path}: is a device or a pipe, not a file")
+        raise PrismError(f"{key}={path}: is a device or a pipe, not a file")
+    writable_folder(path.parent, key, path)
+
+
+def writable_folder(folder: Path, key: str, path: Path | None = None) -> None:
+    """`writable` of a folder, which is made; `path` is what was given, if it is another."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PrismError(f"out={path}: {error.strerror}") from None
-    if not os.access(path.parent, os.W_OK):
-        raise PrismError(f"out={path}: folder {path.parent} cannot be written")
+        raise PrismError(f"{key}={path or folder}: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise PrismError(f"{key}={path or folder}: folder {folder} cannot be written")

@@ -38,7 +38,9 @@ def offline(capsys, out, *more):
 
 
 def test_every_configuration_compiles_for_both_architectures(tmp_path, capsys):
-    found, captured = offline(capsys, tmp_path / "offline.json")
+    kept = tmp_path / "kernels"
+    found, captured = offline(capsys, tmp_path / "offline.json", f"sources={kept}")
+    assert {row["source"] for row in found["rows"]} == set(os.listdir(kept))
     assert found["cases"] == [CASE] and found["status"] == "ok"
     assert found["totals"] == {"configurations": 2, "tried": 4, "compiled": 4, "causes": {}}
     assert {(r["device"], r["arch"]) for r in found["rows"]} == {("a100", 80), ("h200", 90)}
@@ -49,7 +51,7 @@ def test_every_configuration_compiles_for_both_architectures(tmp_path, capsys):
         assert row["modelled_us"] > 0 and 0 < row["seconds"] < 60
     assert found["settings"]["dtype"] == "fp16" and found["versions"]["triton"]
     assert "2 configurations, not run" in captured.out
-    assert os.listdir(tmp_path) == ["offline.json"]
+    assert sorted(os.listdir(tmp_path)) == ["kernels", "offline.json"]
     page = build(tmp_path).read_text()
     assert "4 of 4 compilations of 2 configurations" in page
 

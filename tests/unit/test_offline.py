@@ -96,6 +96,17 @@ def test_half_are_random_and_half_are_what_the_model_ranks_first(compiler):
     assert [r["digest"] for r in run()["rows"]] == [r["digest"] for r in rows], "same seed, same"
 
 
+def test_sources_are_kept_by_digest_where_a_folder_is_named(compiler, tmp_path):
+    compiler.results |= {1: ("CompilationError: no such layout", 0.7)}
+    found = run(sources=tmp_path / "kernels")
+    names = {row["digest"]: row["source"] for row in found["rows"]}
+    assert names == {digest: f"{digest}.py" for digest in names} and len(names) == 6
+    texts = {path.name: path.read_text() for path in (tmp_path / "kernels").iterdir()}
+    assert set(texts) == set(names.values()), "also of what the compiler refused"
+    assert set(texts.values()) == {text for _, batch in compiler.batches for text in batch}
+    assert {row["source"] for row in run()["rows"]} == {None}
+
+
 def test_devices_of_one_architecture_share_a_compilation(compiler):
     found = run(devices=(*DEVICES, gpu("larger", 90)))
     assert [arch for arch, _ in compiler.batches] == [80, 90]
@@ -209,6 +220,7 @@ def test_the_stage_ends_well_without_triton(tmp_path, capsys, monkeypatch):
         ("offline.dtype=int8", "offline.dtype='int8': device a100 can do fp16, bf16, fp32"),
         ("offline.configs=0", "offline.configs=0: must be a positive integer"),
         ("offline.limit_s=-1", "must be a positive number"),
+        ("sources=/dev/null/kernels", "sources=/dev/null/kernels: Not a directory"),
     ],
 )
 def test_bad_settings_are_one_line(tmp_path, capsys, override, part):
