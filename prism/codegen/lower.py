@@ -65,7 +65,8 @@ def lower(concrete: Concrete, library: str = "own") -> TileProgram:
     except PrismError as error:
         raise LoweringError(str(error)) from None
     inputs, outputs = tuple(program.inputs), tuple(name for name, _ in program.outputs)
-    return TileProgram(program.name, tensors, inputs, outputs, kernels, dict(concrete.options))
+    options = dict(concrete.options)
+    return TileProgram(program.name, tensors, inputs, outputs, kernels, options, program)
 
 
 def _lower_kernel(

@@ -14,7 +14,7 @@ from functools import cached_property
 from math import prod
 
 from prism.instantiate.spans import Span, ceil_div
-from prism.program import Op
+from prism.program import Op, Program
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class TileKernel:
 
 @dataclass(frozen=True)
 class TileProgram:
-    """Kernels in order; `tensors` by name; `options` are for the printer."""
+    """Kernels in order; `tensors` by name; `options` are for the printer; `of` is what they do."""
 
     name: str
     tensors: Mapping[str, Tensor]
@@ -247,6 +247,7 @@ class TileProgram:
     outputs: tuple[str, ...]
     kernels: tuple[TileKernel, ...]
     options: Mapping[str, int | str]
+    of: Program
 
 
 def block_length(span: Span, block: Mapping[str, int]) -> int:

@@ -6,7 +6,7 @@ import pytest
 from codegen_graphs import attention, flash_decoding, rmsnorm, rmsnorm_library
 
 from prism.codegen import BACKENDS
-from prism.codegen.cpu.printer import headers, kernels
+from prism.codegen.cpu.printer import head, headers, kernels
 from prism.codegen.lower import lower
 from prism.instantiate import Concrete
 
@@ -25,7 +25,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_generated_kernels(name, update_golden):
     (program, graph), sizes = CASES[name]
-    text = kernels(lower(Concrete(program, graph, sizes, {"schedule": "dynamic"})))
+    tile = lower(Concrete(program, graph, sizes, {"schedule": "dynamic"}))
+    text = f"{head(tile)}\n{kernels(tile)}"
     path = GOLDEN / f"{name}.cpp"
     if update_golden:
         path.parent.mkdir(exist_ok=True)
@@ -35,7 +36,8 @@ def test_generated_kernels(name, update_golden):
 
 def test_source_is_self_contained():
     (program, graph), sizes = CASES["rmsnorm"]
-    text = BACKENDS["cpu"].source(lower(Concrete(program, graph, sizes)))
-    assert text.startswith(headers())
+    tile = lower(Concrete(program, graph, sizes))
+    text = BACKENDS["cpu"].source(tile)
+    assert text.startswith(f"{head(tile)}\n{headers()}")
     assert '#include "' not in text and "#pragma once" not in text
     assert 'extern "C" int prism_run(' in text
