@@ -10,6 +10,7 @@ from typing import Protocol
 from prism.instantiate.concrete import Concrete
 from prism.instantiate.distinct import operators
 from prism.instantiate.sampling import sample
+from prism.measure.local import LocalStrategy
 from prism.model.device import CPU, Device
 from prism.model.rank import Ranked, rank
 from prism.program import Program
@@ -123,4 +124,8 @@ def _interleaved(ranked: list, drawn: list, every: int) -> list:
     return found
 
 
-STRATEGIES: dict[str, type[Strategy]] = {"random": RandomStrategy, "ranked": RankedStrategy}
+STRATEGIES: dict[str, type[Strategy]] = {
+    "local": LocalStrategy,
+    "random": RandomStrategy,
+    "ranked": RankedStrategy,
+}
