@@ -8,6 +8,11 @@ NONE = "–"
 _MOVING = ("load_average", "clock_mhz", "clocks")  # differ from row to row: the first one is shown
 _BUSY = 1.5  # load per core from which on a machine was not a benchmark's own
 _COMPILER = {"spill_bytes": "spilled a thread", "shared_bytes": "shared a block"}
+_ENDED = {
+    "time": "its limit of {limit}, with configurations left to try",
+    "count": "its count of configurations, within {limit}",
+    "exhausted": "having tried every configuration there is, within {limit}",
+}
 _OWN_PLACE = ("commit", "dirty", "versions")
 
 
@@ -105,6 +110,9 @@ def winner(case: Case) -> list[tuple[str, str]]:
     tried = data.get("tried")
     tried = len(data.get("candidates") or []) if tried is None else tried
     facts = [("Candidates", f"{tried} tried, {data.get('passed', NONE)} passed")]
+    if data.get("ended") in _ENDED:
+        limit = f"{data['limit_s']:g} s" if data.get("limit_s") is not None else "its seconds"
+        facts.append(("Tuning ended by", _ENDED[data["ended"]].format(limit=limit)))
     causes = ", ".join(f"{cause} {n}" for cause, n in sorted((data.get("causes") or {}).items()))
     facts.append(("Failed by cause", causes or "none"))
     if refused := data.get("refused"):
@@ -129,6 +137,11 @@ def winner(case: Case) -> list[tuple[str, str]]:
         facts.append(("Largest kernel, by the compiler", ", ".join(compiled)))
     if data.get("modelled_us") is not None:
         facts.append(("Modelled time, not measured", f"{data['modelled_us']:,.1f} µs"))
+    if isinstance(expected := data.get("modelled"), dict):
+        shown = f"most of the time is {expected.get('bound') or NONE}"
+        shown += f"; waves {fact(expected.get('waves'))}; occupancy "
+        shown += fact(expected.get("occupancy"))
+        facts.append(("Modelled cause of it, not measured", shown))
     return facts + [
         ("Options", ", ".join(f"{k} = {v}" for k, v in options.items()) or "none"),
         ("Graph", str(data.get("graph_id") or NONE)),

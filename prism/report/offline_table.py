@@ -24,7 +24,9 @@ def offline(found: Mapping) -> pd.DataFrame:
     `spill_bytes_max` what one thread spills, `shared_kib_*` of a block: the compiler's, of each
     configuration's largest kernel. `modelled_shared_error_kib_*` is the estimate made before
     compiling less the compiler's figure, below 0 where too little was expected, and
-    `modelled_best_us` the least time by the model: nothing was timed.
+    `modelled_best_us` the least time by the model: nothing was timed. `modelled_best_bound`,
+    `modelled_best_waves` and `modelled_best_occupancy` are of that configuration, see
+    `model.cost.Cost`.
     """
     rows: dict[tuple[str, str], list[Mapping]] = {
         (case, device): [] for case in found["cases"] for device in found["devices"]
@@ -33,6 +35,7 @@ def offline(found: Mapping) -> pd.DataFrame:
         rows.setdefault((row["case"], row["device"]), []).append(row)
     records = [_record(found, *key, part) for key, part in rows.items()]
     text = ("workload", "config", "dtype", "device", "failed", "status", "reason")
+    text += ("modelled_best_bound",)
     template = _record({"status": "ok", "devices": {}}, "", "", [])
     counts = ("arch", "configurations", "pruned", "tried", "compiled", "spilling")
     return frame_of(records, template, text, counts)
@@ -83,7 +86,9 @@ def _record(found: Mapping, case: str, device: str, rows: Sequence[Mapping]) -> 
     # The compiler's tool that tells them may have been missing.
     registers = [row["registers"] for row in passed if row["registers"] is not None]
     spilled = [row["spill_bytes"] for row in passed if row["spill_bytes"] is not None]
-    times = [row["modelled_us"] for row in passed if row["modelled_us"] is not None]
+    timed = [row for row in passed if row["modelled_us"] is not None]
+    best = min(timed, key=lambda row: row["modelled_us"], default={})
+    cost = best.get("modelled") or {}
     here = found["status"] == "ok"
     broken = [row for row in failed if row["cause"] != "fit"]
     return {
@@ -100,7 +105,9 @@ def _record(found: Mapping, case: str, device: str, rows: Sequence[Mapping]) -> 
         **{f"shared_kib_{name}": value for name, value in _middle_and_most(shared).items()},
         "modelled_shared_error_kib_min": min(errors, default=None),
         "modelled_shared_error_kib_max": max(errors, default=None),
-        "modelled_best_us": min(times, default=None),
+        "modelled_best_us": best.get("modelled_us"),
+        "modelled_best_bound": cost.get("bound") or "",
+        **{f"modelled_best_{key}": cost.get(key) for key in ("waves", "occupancy")},
         "status": found["status"] if not here else "failed" if broken else "ok",
         "reason": broken[0]["reason"] if broken else found.get("reason", ""),
     }

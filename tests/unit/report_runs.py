@@ -221,6 +221,8 @@ def make_gpu_run(folder, cases=("rmsnorm@d=4096,n=8",), device="h200"):
         put(path, "".join(json.dumps(made) + "\n" for made in (*rows, expert)))
         tuned = folder / f"tune/{case}/winner.json"
         data = json.loads(tuned.read_text()) | {"device": device, "modelled_us": 70.5}
+        data |= {"modelled": {"bound": "memory", "waves": 2.5, "occupancy": 0.25}}
+        data |= {"ended": "time", "limit_s": 45.0}
         put(tuned, data | {"registers": 128, "spill_bytes": 16, "shared_bytes": 98304})
     return folder
 
@@ -237,6 +239,7 @@ def offline(cases=("rmsnorm@d=4096,n=8",), **changes) -> dict:
                 made |= {"status": "ok", "cause": "", "reason": "", "registers": 64 * (n + 1)}
                 made |= {"spill_bytes": 8 * n, "shared_bytes": 4096 * (1 + 3 * n), "seconds": 0.5}
                 made |= {"estimated_shared_bytes": 4096 * (1 + 4 * n), "modelled_us": 9.5 - n}
+                made["modelled"] = {"bound": ("launch", "cache")[n], "waves": 0.5, "occupancy": 0.1}
                 rows.append(made)
         rows[-2] |= {"status": "failed", "cause": "fit", "reason": "about 20480 bytes of shared"}
         rows[-2] |= {"registers": None, "spill_bytes": None, "shared_bytes": None}

@@ -60,6 +60,8 @@ def test_rows_of_a_gpu_have_a_modelled_bound_and_the_compilers_figures(tmp_path)
         assert fact in page
     assert "128 registers a thread, 16 bytes spilled a thread, 96 KiB shared a block" in page
     assert '<th scope="row">Modelled time, not measured</th><td>70.5 µs</td>' in page
+    assert "cause of it, not measured</th><td>most of the time is memory; waves 2.5; " in page
+    assert "Tuning ended by</th><td>its limit of 45 s, with configurations left to try</td>" in page
     assert "idle before clocks.sm 1980 MHz" in page and "2026-05-01T10:00:00" in page
 
 
@@ -228,6 +230,9 @@ def test_what_compiled_is_a_table_by_case_and_device(tmp_path):
     assert (float(small["modelled_best_us"]), float(large["modelled_best_us"])) == (9.5, 8.5)
     shown = section(page, "offline")
     assert '<th class="number modelled">best modelled µs</th>' in shown
+    assert (small["modelled_best_bound"], large["modelled_best_bound"]) == ("launch", "cache")
+    assert (large["modelled_best_waves"], large["modelled_best_occupancy"]) == ("0.5", "0.1")
+    assert 'modelled">its modelled bound</th>' in shown
     assert '<td class="number">2 of 2</td>' in shown and "96; 128" in shown
     assert '<td class="number modelled">+0 to +4</td>' in shown and "10; 16" in shown
     assert "nothing here was run or timed" in shown and "<svg" not in shown
