@@ -106,7 +106,7 @@ COLUMNS: dict[str, dict[str, tuple[str, str]]] = {
         "shared_told": ("shared KiB, median; most", "limit"),
         "modelled_shared": ("modelled less compiler's shared KiB", "range"),
         "modelled_best_us": ("best modelled µs", "us"),
-        "modelled_best_bound": ("its modelled bound", "word"),
+        "modelled_best_bound": ("its modelled bound", "words"),
         "reason": ("reason", "reason"),
     },
 }

@@ -232,7 +232,7 @@ def test_what_compiled_is_a_table_by_case_and_device(tmp_path):
     assert '<th class="number modelled">best modelled µs</th>' in shown
     assert (small["modelled_best_bound"], large["modelled_best_bound"]) == ("launch", "cache")
     assert (large["modelled_best_waves"], large["modelled_best_occupancy"]) == ("0.5", "0.1")
-    assert 'modelled">its modelled bound</th>' in shown
+    assert '<th class="modelled">its modelled bound</th>' in shown
     assert '<td class="number">2 of 2</td>' in shown and "96; 128" in shown
     assert '<td class="number modelled">+0 to +4</td>' in shown and "10; 16" in shown
     assert "nothing here was run or timed" in shown and "<svg" not in shown
