@@ -32,10 +32,12 @@ MASKED = symbolic(
     "O = matmul(softmax(matmul(Q, K, d) + M, h), V, h)",
     {"Q": "s d", "K": "h d", "V": "h e", "M": "s h"},
 )
+LARGEST = symbolic("largest", "E = exp(X)\nO = max(E, c) / sum(E, c)", {"X": "r c"})
 SOFT = [PROGRAMS[n] for n in ("attention", "qk_attention", "softmax_matmul")] + [
     SOFTMAX,
     SCALED,
     MASKED,
+    LARGEST,
 ]
 
 
