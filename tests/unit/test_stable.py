@@ -124,7 +124,7 @@ def test_stable_forms_compute_their_program(program, size):
     numbers = np.random.default_rng(1)
     drawn = drawn_from(program, 60, 160)
     kept = [(i, g) for i, g in drawn if not refused(program, [g])]
-    assert len(kept) > 0.4 * len(drawn)
+    assert len(kept) >= 30  # of max(exp(x)) = exp(max(x)) the other form has none
     ran = Counter()
     bound = program.bind(**{axis: rng.choice((3, 5, 7, 13)) for axis in program.sizes})
     inputs = {n: size * numbers.normal(size=bound.shape(x)) for n, x in bound.inputs.items()}
