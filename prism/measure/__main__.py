@@ -50,6 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parsed(argv: Sequence[str]) -> tuple[Path, dict[str, str]]:
+    for item in argv:
+        key, equal, _ = item.partition("=")
+        if equal and key.isidentifier() and key not in _KEYS and not Path(item).exists():
+            raise PrismError(
+                f"{item}: there is no key {key!r}; known are {', '.join(_KEYS)}; what else a run "
+                "reads was settled by `prism pack`"
+            )
     folders = [item for item in argv if item.partition("=")[0] not in _KEYS]
     given = dict(item.split("=", 1) for item in argv if item not in folders)
     if len(folders) != 1 or folders[0].startswith("-"):

@@ -14,13 +14,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prism.errors import PrismError, reading
+from prism.measure.form import NUMBER, check
 from prism.model.device import Device
 from prism.program import Program, program_from_json, program_to_json
+from prism.program.program import DTYPES
 from prism.sgraph import SGraph
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "measured.json"  # beside what was measured: of which device and settings
+_SETTINGS = {
+    "dtype": str,
+    "tune": {"name": str, "count": int, "seconds": NUMBER, "seed": int},
+    "baseline": {"*": {"name": str, "adapter": str, "options": dict}},
+    "bench": {"rounds": int, "seconds": NUMBER},
+    "seed": int,
+}
+_FORM = {
+    "created": str,
+    "device": str,
+    "config": dict,
+    "devices": {"*": {"gpus": [str], "settings": _SETTINGS, "hashes": {"*": str}}},
+    "cases": {"*": {"program": {"sizes": {"*": int}, "params": {"*": NUMBER}, "inputs": [str]}}},
+    "workloads": {"*": {"account": {"search_seconds": NUMBER, "search": dict}}},
+    "files": {"*": str},
+}
 _AGAIN = "pack it again with `prism pack`"
 
 
@@ -124,13 +142,18 @@ def read_folder(path: Path) -> Folder:
         )
     folder = Folder(Path(path), data)
     with reading(str(file)):
-        for key in ("commit", "created", "device", "config"):
-            data[key]
+        data["commit"]
+        check(data, _FORM)
+        if data["device"] not in data["devices"]:
+            raise PrismError(f"device {data['device']!r} is not one of its devices")
         for name, entry in data["devices"].items():
             Device.from_json(entry["settings"]["device"])
-            for key in ("tune", "baseline", "bench", "seed"):
-                entry["settings"][key]
-            folder.cases(name)
+            for case in folder.cases(name):
+                if case.program.dtype not in DTYPES:
+                    raise PrismError(f"dtype {case.program.dtype!r} is not one of {DTYPES}")
+                if any(size < 1 for size in case.program.sizes.values()):
+                    raise PrismError(f"{case.name}: a size is not positive")
+                program_hash(case.program)
         for case in data["cases"]:
             for kind in ("graphs", "search"):
                 data["files"][f"{kind}/{data['cases'][case]['program']['name']}.json"]

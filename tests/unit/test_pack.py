@@ -240,6 +240,42 @@ DAMAGED = {
         manifest_of(lambda d: d["cases"][CASES[0]]["program"].update(nodes=3)),
         "program: not readable",
     ),
+    "a number for a list": (
+        manifest_of(lambda d: d["devices"]["cpu"].update(gpus=3)),
+        "devices.cpu.gpus must be a list, got 3",
+    ),
+    "a text for a budget": (
+        manifest_of(lambda d: d["devices"]["cpu"]["settings"]["tune"].update(seconds="soon")),
+        "devices.cpu.settings.tune.seconds must be a number, got 'soon'",
+    ),
+    "a switch for a count": (
+        manifest_of(lambda d: d["devices"]["h200"]["settings"]["tune"].update(count=True)),
+        "settings.tune.count must be an integer, got True",
+    ),
+    "a list for a baseline": (
+        manifest_of(lambda d: d["devices"]["cpu"]["settings"]["baseline"].update(eager=[])),
+        "baseline.eager must be an object, got []",
+    ),
+    "a size that is none": (
+        manifest_of(lambda d: d["cases"][CASES[0]]["program"]["sizes"].update(n="n")),
+        "program.sizes.n must be an integer, got 'n'",
+    ),
+    "an input that is none": (
+        manifest_of(lambda d: d["cases"][CASES[1]]["program"]["inputs"].append("Z")),
+        "'Z' is missing",
+    ),
+    "an endless number": (
+        manifest_of(lambda d: d["cases"][CASES[0]]["program"]["params"].update(eps=1e400)),
+        "params.eps must be a number, got inf",
+    ),
+    "another dtype": (
+        manifest_of(lambda d: d["devices"]["cpu"]["settings"].update(dtype="int8")),
+        "dtype 'int8' is not one of",
+    ),
+    "an unknown device": (
+        manifest_of(lambda d: d.update(device="b7")),
+        "device 'b7' is not one of its devices",
+    ),
     "no graphs": (lambda f: (f / "graphs/rmsnorm.json").unlink(), "No such file"),
     "edited graphs": (
         lambda f: change(f / "graphs/rmsnorm.json", lambda d: d.update(graphs=[])),
@@ -286,7 +322,8 @@ def test_a_damaged_folder_is_one_line(folder, capsys, kind):
         (("{}", "device=cpu", "seconds=soon"), "seconds=soon: must be a positive number"),
         (("{}", "device=cpu", "seconds=-3"), "seconds=-3: must be"),
         (("{}", "device=cpu", "threads=0"), "threads=0: must be"),
-        (("{}", "device=cpu", "tune=random"), "one packed folder is needed, and device=..."),
+        (("{}", "device=cpu", "tune=random"), "no key 'tune'; known are device, seconds, out, thr"),
+        (("tune=random",), "no key 'tune'; known are device, seconds, out, threads"),
     ],
 )
 def test_bad_arguments_of_measuring_are_one_line(packed, capsys, args, part):
