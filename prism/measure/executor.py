@@ -62,7 +62,7 @@ def executor_for(case: Case, device: Device, work: Path, threads: int) -> Execut
 
 
 class ProcessExecutor:
-    """A compiled library in a process of its own (`prism.measure.candidate`)."""
+    """A compiled library in a process of its own (`prism.measure.library_child`)."""
 
     def __init__(self, case: Case, device: Device, work: Path, threads: int):
         self._case, self._work, self._threads = case, work, threads
@@ -76,7 +76,7 @@ class ProcessExecutor:
         result.unlink(missing_ok=True)
         write_json(self._work / "job.json", self._job(library, trial, result))
         ended = children.run(
-            [sys.executable, "-m", "prism.measure.candidate", str(self._work / "job.json")],
+            [sys.executable, "-m", "prism.measure.library_child", str(self._work / "job.json")],
             trial.timeout,
             children.environment_for_child(self._threads),
             "hung: no result",
@@ -116,7 +116,7 @@ class ProcessExecutor:
 
 
 class WorkerExecutor:
-    """Generated modules in one worker (`prism.measure.candidates`), which outlives them."""
+    """Generated modules in one worker (`prism.measure.resident`), which outlives them."""
 
     def __init__(self, case: Case, device: Device, work: Path, threads: int):
         self._device, self._work, self._threads = device, work, threads

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from prism.measure.gate import Gate, Outputs, Verdict
-from prism.measure.gating import gate_kernel
+from prism.measure.gate_kernel import gate_kernel
 from prism.measure.inputs import STORAGE, Case, Rotation
 from prism.measure.timers import Call
 

@@ -6,7 +6,7 @@ each line it is sent: {"do": "start"}, {"do": "prepare"}, {"do": "turn", "state"
 It ends when its input ends. All that libraries print goes to standard error.
 
 Job: see `systems`. A job with `candidates` is instead given one tuning candidate after another:
-{"do": "start"}, then {"do": "candidate", ...} (see `candidates`).
+{"do": "start"}, then {"do": "candidate", ...} (see `resident`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def benchmark(job: Mapping) -> Answer:
 
 def tuning(job: Mapping) -> Answer:
     """Answers the commands to candidates."""
-    from prism.measure.candidates import Candidates
+    from prism.measure.resident import Candidates
 
     candidates = Candidates(job)
 

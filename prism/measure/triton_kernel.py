@@ -10,7 +10,7 @@ import torch
 
 from prism.codegen.triton import module as generated
 from prism.measure.gate import Gate, Verdict
-from prism.measure.gating import gate_kernel
+from prism.measure.gate_kernel import gate_kernel
 from prism.measure.inputs import Case
 from prism.measure.tensors import Copies, TensorOutputs, octets, strided
 from prism.measure.timers import Call

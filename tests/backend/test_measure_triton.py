@@ -13,8 +13,8 @@ from devices import A100, INTERPRETER
 
 from prism.errors import PrismError
 from prism.measure import bench as benching
-from prism.measure import candidates as in_worker
 from prism.measure import executor
+from prism.measure import resident as in_worker
 from prism.measure.bench import BaselineSpec, BenchSettings, bench
 from prism.measure.eager_case import prepare_case
 from prism.measure.executor import Trial, WorkerExecutor

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from prism.measure.gate import Gate, Outputs
-from prism.measure.gating import gate_kernel
+from prism.measure.gate_kernel import gate_kernel
 from prism.measure.inputs import Rotation, write_case
 from prism.measure.tensors import Copies, TensorOutputs, _spread, gate_timed, octets, strided
 from prism.program import Builder

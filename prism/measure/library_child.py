@@ -1,4 +1,4 @@
-"""One compiled candidate in its own process: `python -m prism.measure.candidate JOB.json`.
+"""One compiled candidate in its own process: `python -m prism.measure.library_child JOB.json`.
 
 Imports numpy and ctypes only, to start fast. The result file appears whole or not at all; a crash
 or a hang leaves none, and the parent puts the reason in words.
