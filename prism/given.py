@@ -185,5 +185,6 @@ def _facts(program: Program) -> dict[str, object]:
         | {f"parameter {name}": value for name, value in program.params.items()}
         | {f"input {name}": f"[{', '.join(n.axes)}]" for name, n in program.inputs.items()}
         | {"inputs": ", ".join(program.inputs)}
+        | {f"mask {name}": f"{rule.align} aligned" for name, rule in program.generated.items()}
         | {"outputs": ", ".join(name for name, _ in program.outputs)}
     )

@@ -4,7 +4,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch._inductor import metrics
 
-from prism.measure.torch_program import torch_callable
+from prism.measure.torch_program import device_of, torch_callable
 
 WITHOUT_GRAPHS = {
     "max-autotune": "max-autotune-no-cudagraphs",
@@ -33,7 +33,10 @@ class Adapter:
         counters.clear()
         metrics.reset()
         function = torch.compile(
-            torch_callable(program), mode=self.mode, fullgraph=True, dynamic=False
+            torch_callable(program, device=device_of(inputs)),
+            mode=self.mode,
+            fullgraph=True,
+            dynamic=False,
         )
         function(*inputs.values())
         return lambda tensors: function(*tensors.values())

@@ -2,7 +2,7 @@
 
 import torch
 
-from prism.measure.torch_program import torch_callable
+from prism.measure.torch_program import device_of, torch_callable
 
 
 class Adapter:
@@ -13,7 +13,7 @@ class Adapter:
 
     def prepare(self, program, inputs):
         """The plain function; nothing to compile."""
-        function = torch_callable(program)
+        function = torch_callable(program, device=device_of(inputs))
         return lambda tensors: function(*tensors.values())
 
     def version(self):

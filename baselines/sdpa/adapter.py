@@ -4,7 +4,7 @@ import torch
 
 from prism.measure.baseline import Unavailable
 from prism.measure.compositions import attention_argument
-from prism.measure.torch_program import torch_callable
+from prism.measure.torch_program import device_of, torch_callable
 
 
 class Adapter:
@@ -19,7 +19,7 @@ class Adapter:
             raise Unavailable(
                 f"{program.name} has no attention: no matmul of a softmax over a matmul's keys"
             )
-        function = torch_callable(program, attention=True)
+        function = torch_callable(program, attention=True, device=device_of(inputs))
         return lambda tensors: function(*tensors.values())
 
     def version(self):

@@ -64,7 +64,7 @@ def lower(concrete: Concrete, library: str = "own") -> TileProgram:
         raise
     except PrismError as error:
         raise LoweringError(str(error)) from None
-    inputs, outputs = tuple(program.inputs), tuple(name for name, _ in program.outputs)
+    inputs, outputs = tuple(program.arguments), tuple(name for name, _ in program.outputs)
     options = dict(concrete.options)
     return TileProgram(program.name, tensors, inputs, outputs, kernels, options, program)
 
@@ -88,7 +88,10 @@ def _tensors(concrete: Concrete, library: str) -> dict[str, Tensor]:
         dtype = "fp32" if role == "temp" else program.dtype
         return Tensor(name, axes, tuple(bound.size(a) for a in axes), dtype, role)
 
-    found = {name: tensor(name, node.axes, "input") for name, node in program.inputs.items()}
+    found = {name: tensor(name, node.axes, "input") for name, node in program.arguments.items()}
+    for name, rule in program.generated.items():
+        shape = program.shape(program.inputs[name])
+        found[name] = Tensor(name, rule.axes, shape, "fp32", "mask", rule.shift(*shape))
     outputs = {name: tensor(name, node.axes, "output") for name, node in program.outputs}
     for bound, kernel in zip(concrete.bound, concrete.kernels, strict=True):
         for loader in kernel.block.loaders:
@@ -96,7 +99,7 @@ def _tensors(concrete: Concrete, library: str) -> dict[str, Tensor]:
             if known is None:
                 raise LoweringError(f"load {loader.arg}: nothing has written that tensor")
             if known.axes != loader.axes and (
-                known.role == "input" or set(known.axes) != set(loader.axes)
+                known.role in ("input", "mask") or set(known.axes) != set(loader.axes)
             ):
                 raise LoweringError(
                     f"load {loader.arg}: has axes {list(loader.axes)}, "
@@ -262,6 +265,9 @@ class _Lowering:
         return {n for n in self.kernel.block.nodes if n.op in made and n not in self.buffered}
 
     def _contract(self, node: Node, dest: Node) -> None:
+        for source in node.src:
+            if source.op is Op.LOAD and self.tensors[source.arg].role == "mask":
+                raise LoweringError(f"matmul: {source.arg} is a mask, which is in no memory")
         first, second = node.src
         free = [
             [s for s in self.spans[x] if s.axis not in y.axes]
@@ -340,8 +346,9 @@ class _Lowering:
 
         def cut(par: str) -> int:
             tensors = (self.tensors[name] for name in self.kernel.reads)
+            read = (t for t in tensors if t.role != "mask")
             mapped = self.kernel.mapping
-            return sum(math.prod(t.shape) for t in tensors if mapped.axis(t.name, par))
+            return sum(math.prod(t.shape) for t in read if mapped.axis(t.name, par))
 
         return sorted(self.kernel.block.grid, key=cut, reverse=True)
 

@@ -19,13 +19,18 @@ from prism.program import Op, Program
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor in memory, row-major in the order of `axes`. `role`: input, output or temp."""
+    """A tensor in memory, row-major in the order of `axes`. `role`: input, output or temp.
+
+    Or, of role mask, one that is in no memory: with axes (query, key) it is 0 where a query sees a
+    key, which query i does with key j where j <= i + shift, and -infinity elsewhere.
+    """
 
     name: str
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: str
     role: str
+    shift: int = 0
 
     @property
     def strides(self) -> dict[str, int]:
@@ -247,6 +252,15 @@ class TileProgram:
     outputs: tuple[str, ...]
     kernels: tuple[TileKernel, ...]
     options: Mapping[str, int | str]
+
+    def is_mask(self, view: View) -> bool:
+        """Whether a view is computed from indices."""
+        return self.tensors[view.tensor].role == "mask"
+
+    def touched(self, kernel: TileKernel) -> list[View]:
+        """The views of a kernel that are tiles of memory: one for each of its arguments."""
+        return [view for view in kernel.views.values() if not self.is_mask(view)]
+
     of: Program
 
 

@@ -36,10 +36,11 @@ def rms_norm_argument(node: Node, program: Program) -> tuple[Node, str, float] |
 
 
 class Attention(NamedTuple):
-    """softmax(scale * q k) v, q k contracted over `inner`, the softmax over `keys`.
+    """softmax(scale * q k + mask) v, q k contracted over `inner`, the softmax over `keys`.
 
     Axes: k has `batch`, `keys` and `inner`; v has `batch`, `keys` and `value`; q has `batch`,
-    `inner` and whatever rows share the keys of a batch (positions, heads of one group).
+    `inner` and whatever rows share the keys of a batch (positions, heads of one group). `mask` is
+    an input with some of the axes of q k, or None.
     """
 
     q: Node
@@ -50,6 +51,7 @@ class Attention(NamedTuple):
     value: str
     batch: tuple[str, ...]
     scale: float
+    mask: Node | None = None
 
 
 def attention_argument(node: Node, program: Program) -> Attention | None:
@@ -60,13 +62,25 @@ def attention_argument(node: Node, program: Program) -> Attention | None:
         scores, keys = softmax_argument(weights), node.arg
         if scores is None or weights.src[1].arg != keys:
             continue
+        scores, mask = _masked(scores)
         scale = 1.0
         while scores.op is Op.SCALE:
             scale *= constant.evaluate(scores.arg, program.env)
             scores = scores.src[0]
-        if scores.op is Op.MATMUL and (found := _parts(scores, v, keys, scale)):
-            return found
+        if scores.op is not Op.MATMUL or not (found := _parts(scores, v, keys, scale)):
+            continue
+        if mask is None or set(mask.axes) <= set(scores.axes):
+            return found._replace(mask=mask)
     return None
+
+
+def _masked(scores: Node) -> tuple[Node, Node | None]:
+    """What a mask is added to, and the mask."""
+    if scores.op is Op.ADD:
+        for value, mask in (scores.src, scores.src[::-1]):
+            if mask.op is Op.INPUT and value.op is not Op.INPUT:
+                return value, mask
+    return scores, None
 
 
 def _parts(scores: Node, v: Node, keys: str, scale: float) -> Attention | None:

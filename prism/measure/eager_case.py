@@ -83,13 +83,15 @@ def main(argv: list[str]) -> int:
     import torch
 
     from prism.measure.tensors import Copies, set_up
-    from prism.measure.torch_program import from_torch, torch_callable
+    from prism.measure.torch_program import device_of, from_torch, torch_callable
 
     case = Case(Path(argv[0]))
     set_up(int(argv[1]))
     copies = Copies(case, 1, argv[2])
     start = time.perf_counter()
-    outputs = torch_callable(case.program)(*copies.sets[0].values())
+    outputs = torch_callable(case.program, device=device_of(copies.sets[0]))(
+        *copies.sets[0].values()
+    )
     copies.synchronize()
     seconds = time.perf_counter() - start
     for (name, shape), output in zip(case.shapes().items(), outputs, strict=True):

@@ -72,7 +72,7 @@ def widen(x: np.ndarray, dtype: str) -> np.ndarray:
 def make_inputs(program: Program, seed: int) -> dict[str, np.ndarray]:
     """Normal inputs in storage form; each depends on the seed, its name and its axes only."""
     arrays = {}
-    for name, node in program.inputs.items():
+    for name, node in program.arguments.items():
         rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
         values = rng.standard_normal(program.shape(node), dtype=np.float32)
         arrays[name] = round_to(values * np.float32(deviation(program, node)), program.dtype)
@@ -132,7 +132,7 @@ class Case:
         """Inputs in storage form, mapped read-only."""
         return {
             name: self._map(f"in.{name}.raw", STORAGE[self.dtype], self.program.shape(node))
-            for name, node in self.program.inputs.items()
+            for name, node in self.program.arguments.items()
         }
 
     def references(self) -> dict[str, np.ndarray]:

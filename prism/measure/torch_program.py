@@ -21,6 +21,7 @@ from prism.measure.compositions import (
     softmax_argument,
 )
 from prism.program import Node, Op, Program, constant
+from prism.program.mask import Causal
 from prism.program.node import topological
 
 _UNARY = {
@@ -31,6 +32,7 @@ _UNARY = {
     Op.GELU: "F.gelu({})",
     Op.RELU: "F.relu({})",
 }
+_DTYPE = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _BINARY = {Op.ADD: "+", Op.SUB: "-", Op.MUL: "*", Op.DIV: "/"}
 
 
@@ -40,6 +42,7 @@ class _Writer:
     def __init__(self, program: Program):
         self.program = program
         self.lines: list[str] = []
+        self.constants: list[str] = []  # made once, outside of the function
         self.names: dict[Node, str] = {}
         self.axes: dict[Node, tuple[str, ...]] = {}
 
@@ -151,7 +154,8 @@ def _needed(program: Program, attention: bool) -> list[Node]:
 
 def _sources(node: Node, program: Program, attention: bool) -> tuple[Node, ...]:
     if attention and (parts := attention_argument(node, program)) is not None:
-        return parts.q, parts.k, parts.v
+        mask = () if parts.mask is None or _is_causal(parts, program) else (parts.mask,)
+        return (parts.q, parts.k, parts.v, *mask)
     if (x := softmax_argument(node)) is not None:
         return (x,)
     if (norm := rms_norm_argument(node, program)) is not None:
@@ -159,12 +163,19 @@ def _sources(node: Node, program: Program, attention: bool) -> tuple[Node, ...]:
     return node.src
 
 
-def torch_source(program: Program, attention: bool = False) -> str:
-    """Source of `def program(inputs...)`, returning the outputs in the program's order."""
+def torch_source(program: Program, attention: bool = False, device: str = "cpu") -> str:
+    """Source of `def program(inputs...)`, returning the outputs in the program's order.
+
+    Masks that follow from indices are constants beside it, on `device`.
+    """
     writer = _Writer(program)
     for name, node in program.inputs.items():
         writer.names[node], writer.axes[node] = f"g_{name}", node.axes
-    for node in _needed(program, attention):
+    needed = _needed(program, attention)
+    for name, rule in program.generated.items():
+        if program.inputs[name] in needed:
+            writer.constants.append(f"g_{name} = {_causal(program, rule, device)}")
+    for node in needed:
         if node.op is Op.INPUT:
             continue
         if attention and (parts := attention_argument(node, program)) is not None:
@@ -181,8 +192,17 @@ def torch_source(program: Program, attention: bool = False) -> str:
         text = writer.permuted(node, node.axes)
         results.append(text if text == writer.names[node] else f"{text}.contiguous()")
     body = "".join(f"    {line}\n" for line in writer.lines)
-    arguments = ", ".join(writer.names[node] for node in program.inputs.values())
-    return f"def program({arguments}):\n{body}    return [{', '.join(results)}]\n"
+    arguments = ", ".join(writer.names[node] for node in program.arguments.values())
+    made = "".join(f"{line}\n" for line in writer.constants)
+    return f"{made}def program({arguments}):\n{body}    return [{', '.join(results)}]\n"
+
+
+def _causal(program: Program, rule: Causal, device: str) -> str:
+    """The mask as a tensor of the program's dtype."""
+    queries, keys = (program.size(axis) for axis in rule.axes)
+    made = f'dtype=torch.{_DTYPE[program.dtype]}, device="{device}"'
+    above = rule.shift(queries, keys) + 1
+    return f'torch.full(({queries}, {keys}), float("-inf"), {made}).triu({above})'
 
 
 def _write_attention(writer: _Writer, node: Node, parts: Attention) -> None:
@@ -205,11 +225,43 @@ def _write_attention(writer: _Writer, node: Node, parts: Attention) -> None:
     q = folded(parts.q, rows, parts.inner)
     k = folded(parts.k, (parts.keys,), parts.inner)
     v = folded(parts.v, (parts.keys,), parts.value)
-    text = f"F.scaled_dot_product_attention({q}, {k}, {v}, scale={parts.scale!r})"
+    masked = f", {mask}" if (mask := _attention_mask(writer, parts, batch, rows, two)) else ""
+    text = f"F.scaled_dot_product_attention({q}, {k}, {v}{masked}, scale={parts.scale!r})"
     axes = (*batch, *rows, parts.value)
     if len(batch) != 2 or len(rows) != 1:
         text += f".reshape({writer.shape(axes)})"
     writer.put(node, text, axes)
+
+
+def _is_causal(parts: Attention, program: Program) -> bool:
+    """Whether the mask is that of PyTorch's `is_causal`, which aligns first query and first key."""
+    if parts.mask is None or parts.mask.arg not in program.generated:
+        return False
+    rule = program.generated[parts.mask.arg]
+    rows = [a for a in parts.q.axes if a not in parts.batch and a != parts.inner]
+    aligned = rule.shift(*program.shape(parts.mask)) == 0
+    return aligned and rule.axes == (*rows, parts.keys)
+
+
+def _attention_mask(
+    writer: _Writer, parts: Attention, batch: tuple, rows: tuple, two: tuple[int, int]
+) -> str:
+    """The argument for the mask; one that is constant is folded outside of the function."""
+    if parts.mask is None:
+        return ""
+    if _is_causal(parts, writer.program):
+        return "is_causal=True"
+    axes = (*batch, *rows, parts.keys)
+    text = writer.aligned(parts.mask, axes)
+    if len(batch) != 2 or len(rows) != 1:
+        extent = math.prod(writer.program.size(a) for a in rows)
+        wide = f"{text}.expand({writer.shape(axes)})"
+        text = f"{wide}.reshape({two[0]}, {two[1]}, {extent}, {writer.program.size(parts.keys)})"
+    if parts.mask.arg in writer.program.generated and text != writer.names[parts.mask]:
+        name = f"mask_{len(writer.constants)}"
+        writer.constants.append(f"{name} = {text}")
+        text = name
+    return f"attn_mask={text}"
 
 
 def _write_rms_norm(writer: _Writer, node: Node, x: Node, axis: str, eps: float) -> None:
@@ -223,14 +275,20 @@ def _write_rms_norm(writer: _Writer, node: Node, x: Node, axis: str, eps: float)
     return writer.put(node, text, held)
 
 
-def torch_callable(program: Program, attention: bool = False) -> Callable:
+def torch_callable(program: Program, attention: bool = False, device: str = "cpu") -> Callable:
     """The function of `torch_source`, taking the input tensors in the program's order."""
     import torch
     import torch.nn.functional as F
 
     names = {"torch": torch, "F": F}
-    exec(compile(torch_source(program, attention), f"<{program.name} in PyTorch>", "exec"), names)
+    source = torch_source(program, attention, device)
+    exec(compile(source, f"<{program.name} in PyTorch>", "exec"), names)
     return names["program"]
+
+
+def device_of(inputs: Mapping) -> str:
+    """Where the tensors are, such as "cpu"; they are on one device."""
+    return next((str(tensor.device) for tensor in inputs.values()), "cpu")
 
 
 def to_torch(array, dtype: str):

@@ -162,7 +162,7 @@ def _kernel_cost(program: TileProgram, kernel: TileKernel, gpu: Gpu) -> Cost:
 def _library_cost(program: TileProgram, kernel: TileKernel, gpu: Gpu) -> Cost:
     """A vendor's kernel at the peak rates, then one that copies its result to where it belongs."""
     done = whole_work(kernel)
-    sizes = [tensor_bytes(program.tensors[view.tensor]) for view in kernel.views.values()]
+    sizes = [tensor_bytes(program.tensors[view.tensor]) for view in program.touched(kernel)]
     stored = [s.view for s in kernel.post if isinstance(s, Store)]
     copied = sum(tensor_bytes(program.tensors[kernel.views[name].tensor]) for name in stored)
     moved = sum(sizes) + 2 * copied

@@ -112,6 +112,8 @@ class _Registers:
     def _addresses(self, name: str) -> float:
         """Registers of the addresses of a view's tile: one for each row of a thread, as elements
         of a row are at constant distances."""
+        if self.program.is_mask(self.kernel.views[name]):
+            return 0.0
         spans, each = self.kernel.views[name].spans, max(1.0, self._each(name))
         held, run, rows = self.axes.held(spans), 1.0, each
         if held and held[-1] == spans[-1]:  # neighbours are contiguous

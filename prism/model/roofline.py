@@ -34,7 +34,7 @@ def least_us(program: Program, gpu: Gpu) -> float:
     do outputs as far as the second-level cache can hold them back.
     """
     item = ITEM_BYTES[program.dtype]
-    inputs = item * sum(prod(program.shape(node)) for node in program.inputs.values())
+    inputs = item * sum(prod(program.shape(node)) for node in program.arguments.values())
     outputs = compulsory_bytes(program) - inputs
     moved = inputs + max(0.0, outputs - gpu.l2_mib * 2**20)
     return moved / (gpu.bandwidth_gbs * 1e3)
@@ -42,7 +42,7 @@ def least_us(program: Program, gpu: Gpu) -> float:
 
 def compulsory_bytes(program: Program) -> int:
     """Bytes that any implementation moves: inputs and outputs once, in the program's dtype."""
-    tensors = [*program.inputs.values(), *(node for _, node in program.outputs)]
+    tensors = [*program.arguments.values(), *(node for _, node in program.outputs)]
     return ITEM_BYTES[program.dtype] * sum(prod(program.shape(node)) for node in tensors)
 
 

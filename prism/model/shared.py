@@ -90,7 +90,9 @@ class _Shared:
             yield _Life(self._bytes(name), used[name][0], used[name][-1])
 
     def _loads(self) -> Mapping[int, str]:
-        return {at: s.view for at, s in enumerate(self.code) if isinstance(s, Load)}
+        loads = {at: s.view for at, s in enumerate(self.code) if isinstance(s, Load)}
+        views = self.kernel.views
+        return {at: name for at, name in loads.items() if not self.program.is_mask(views[name])}
 
     def _operands(self) -> dict[str, list[int]]:
         """What products read, with the statements that do."""
@@ -155,7 +157,8 @@ class _Shared:
         """Elements of that area, each fp32."""
         warps = self.program.options["num_warps"]
         if isinstance(s, (Load, Store)):
-            return 0 if s.view in self.used else self._elements(s.view)
+            kept = s.view in self.used or self.program.is_mask(self.kernel.views[s.view])
+            return 0 if kept else self._elements(s.view)
         if isinstance(s, Contract) and not self.axes.is_dot(s):
             result = self._size((*s.batch, *s.rows, *s.cols))
             narrow = min(map(self._elements, (s.a, s.b)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from prism.codegen.tile import Load, Store, Tensor, TileKernel, View
+from prism.codegen.tile import Load, Statement, Store, Tensor, TileKernel, View
 from prism.instantiate.spans import ceil_div
 from prism.model.device import Gpu
 from prism.model.roofline import ITEM_BYTES
@@ -40,11 +40,11 @@ def traffic(kernel: TileKernel, tensors: Mapping[str, Tensor], gpu: Gpu) -> Traf
     memory = cache = first = step = 0.0
     tiles = {}
     for statement in (*kernel.pre, *kernel.body, *kernel.post):
-        if isinstance(statement, (Load, Store)):
+        if _moves(statement, kernel, tensors):
             view = kernel.views[statement.view]
             tiles[view.name] = _tile_bytes(view, tensors[view.tensor])
     for statement in (*kernel.pre, *kernel.body, *kernel.post):
-        if not isinstance(statement, (Load, Store)):
+        if not _moves(statement, kernel, tensors):
             continue
         view = kernel.views[statement.view]
         tensor, moved = tensors[view.tensor], tiles[view.name]
@@ -58,6 +58,13 @@ def traffic(kernel: TileKernel, tensors: Mapping[str, Tensor], gpu: Gpu) -> Traf
             times = _rereads(kernel, view, tiles, l2) if isinstance(statement, Load) else 1
             memory += tensor_bytes(tensor) * times
     return Traffic(memory, cache, first, step)
+
+
+def _moves(statement: Statement, kernel: TileKernel, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a statement reads or writes memory; a mask is in none."""
+    if not isinstance(statement, (Load, Store)):
+        return False
+    return tensors[kernel.views[statement.view].tensor].role != "mask"
 
 
 def tensor_bytes(tensor: Tensor) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from prism.errors import PrismError
 from prism.program import constant
+from prism.program.mask import Causal
 from prism.program.node import Node, Op
 from prism.program.program import DTYPES, Program, check_size
 
@@ -38,6 +40,7 @@ class Builder:
         self.sizes = {axis: check_size(name, axis, size) for axis, size in sizes.items()}
         self.params = {k: self._number(k, v) for k, v in (params or {}).items()}
         self._inputs: dict[str, Node] = {}
+        self._generated: dict[str, Causal] = {}
 
     # Leaves -------------------------------------------------------------------------------
 
@@ -59,6 +62,33 @@ class Builder:
                 f"program {self.name}: input {name!r} has dtype {dtype!r}, the program {self.dtype}"
             )
         self._inputs[name] = Node(Op.INPUT, arg=name, axes=axes)
+        return self._inputs[name]
+
+    def causal(self, query: str, key: str, align: str = "last") -> Node:
+        """The mask with axes (query, key) that is added to logits: 0 where a query sees a key,
+        -infinity elsewhere. The last query sees the last key and all before it, each one before it
+        one key less: key j is seen by query i where j <= i + (keys - queries). With align="first"
+        the first query sees the first key alone: j <= i.
+        """
+        for axis in (query, key):
+            if axis not in self.sizes:
+                raise PrismError(
+                    f"program {self.name}: causal: axis {axis!r} has no size; "
+                    f"sizes are {sorted(self.sizes)}"
+                )
+        if query == key:
+            raise PrismError(f"program {self.name}: causal: both axes are {query!r}")
+        try:
+            rule = Causal(query, key, align)
+        except PrismError as error:
+            raise PrismError(f"program {self.name}: {error}") from None
+        name = f"causal_{query}_{key}" + ("" if align == "last" else f"_{align}")
+        while self._generated.get(name, rule) != rule:  # axes a_b, c and a, b_c
+            name += "_"
+        if name not in self._generated:
+            node = self.input(name, rule.axes)  # search and proofs know nothing else of it
+            self._generated[name] = rule
+            return node
         return self._inputs[name]
 
     # Operators ----------------------------------------------------------------------------
@@ -175,8 +205,8 @@ class Builder:
             raise PrismError(f"program {self.name}: input {unused[0]!r} is not used by any output")
         axes = {axis for node in self._inputs.values() for axis in node.axes}
         sizes = {k: v for k, v in self.sizes.items() if k in axes}
-        return Program(
-            self.name, program.outputs, sizes, self.dtype, self.params, tuple(self._inputs)
+        return replace(
+            program, sizes=sizes, input_order=tuple(self._inputs), generated=self._generated
         )
 
     # Checks -------------------------------------------------------------------------------

@@ -40,6 +40,10 @@ def canonical(program: Program) -> tuple[Program, dict[str, str]]:
         sizes={axis: axis if isinstance(size, str) else size for axis, size in sizes.items()},
         params={new: program.params[name] for name, new in params.items()},
         input_order=tuple(inputs.values()),
+        generated={
+            inputs[name]: replace(rule, query=axes[rule.query], key=axes[rule.key])
+            for name, rule in program.generated.items()
+        },
     )
     given = axes.items(), inputs.items(), outputs.items(), params.items()
     return found, {new: name for items in given for name, new in items}

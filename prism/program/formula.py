@@ -26,7 +26,7 @@ _SIGNATURE = (
     dict.fromkeys(("exp", "square", "sqrt", "silu", "gelu", "relu"), "t")
     | dict.fromkeys(("add", "sub", "mul", "div"), "ee")
     | dict.fromkeys(("sum", "max", "softmax"), "ta")
-    | {"matmul": "tta?", "scale": "tc", "shift": "tc", "rms_norm": "tac?"}
+    | {"causal": "aaa?", "matmul": "tta?", "scale": "tc", "shift": "tc", "rms_norm": "tac?"}
 )
 
 

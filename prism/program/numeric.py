@@ -12,6 +12,7 @@ import numpy as np
 from prism.errors import PrismError
 from prism.program import constant
 from prism.program.homogeneous import stable_outputs
+from prism.program.mask import causal
 from prism.program.node import Node, Op, topological
 from prism.program.program import Program
 
@@ -107,11 +108,15 @@ def evaluate(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np
     Exponentials are shifted by the maximum of their row where the shift cancels, so a softmax has
     its value whatever its logits are.
 
-    Raises PrismError for a missing input or one of a wrong shape, naming it.
+    Generated inputs are made here. Raises PrismError for a missing input or one of a wrong shape,
+    naming it.
     """
     values: dict[Node, Named] = {}
     number = partial(constant.evaluate, env=program.env)
-    for name, node in program.inputs.items():
+    for name, rule in program.generated.items():
+        shape = program.shape(program.inputs[name])
+        values[program.inputs[name]] = Named(causal(*shape, rule.shift(*shape)), rule.axes)
+    for name, node in program.arguments.items():
         if name not in inputs:
             raise PrismError(f"program {program.name}: input {name!r} is missing")
         if tuple(inputs[name].shape) != program.shape(node):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from prism.errors import PrismError
+from prism.program.mask import Causal
 from prism.program.node import Node, Op, topological
 
 DTYPES = ("bf16", "fp16", "fp32")
@@ -21,7 +22,8 @@ class Program:
 
     `params` are the named numbers that constants read (eps, a softmax scale). All inputs have one
     dtype; accumulation is fp32 whatever it is. `numerics` (NUMERICS) says how kernels compute, not
-    what the value is.
+    what the value is. `generated` holds the rules of those inputs that nobody gives, as they follow
+    from indices; to a search and a proof they are inputs like others, of arbitrary values.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Program:
     params: Mapping[str, float] = field(default_factory=dict)
     input_order: tuple[str, ...] = ()
     numerics: str = NUMERICS[0]
+    generated: Mapping[str, Causal] = field(default_factory=dict)
 
     @cached_property
     def nodes(self) -> list[Node]:
@@ -39,10 +42,15 @@ class Program:
 
     @cached_property
     def inputs(self) -> dict[str, Node]:
-        """INPUT nodes by name, in the order they were declared."""
+        """INPUT nodes by name, generated ones too, in the order they were declared."""
         found = {n.arg: n for n in self.nodes if n.op is Op.INPUT}
         order = self.input_order or tuple(found)
         return {name: found[name] for name in order}
+
+    @property
+    def arguments(self) -> dict[str, Node]:
+        """The inputs that a caller gives: those in memory."""
+        return {name: node for name, node in self.inputs.items() if name not in self.generated}
 
     @property
     def env(self) -> dict[str, float]:

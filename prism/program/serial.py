@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 from prism.errors import PrismError
+from prism.program.mask import Causal
 from prism.program.node import LEGAL, Node, Op
 from prism.program.program import Program
 
@@ -37,7 +39,7 @@ def nodes_from_json(items: Iterable[dict]) -> list[Node]:
 def program_to_json(program: Program) -> dict:
     """Plain data; `program_from_json` gives an equal program back."""
     index = {node: i for i, node in enumerate(program.nodes)}
-    return {
+    data = {
         "name": program.name,
         "nodes": nodes_to_json(program.nodes),
         "outputs": {name: index[node] for name, node in program.outputs},
@@ -47,6 +49,11 @@ def program_to_json(program: Program) -> dict:
         "params": dict(program.params),
         "numerics": program.numerics,
     }
+    if program.generated:
+        data["generated"] = {
+            name: {"rule": "causal", **asdict(rule)} for name, rule in program.generated.items()
+        }
+    return data
 
 
 def program_from_json(data: dict) -> Program:
@@ -59,6 +66,17 @@ def program_from_json(data: dict) -> Program:
         inputs = tuple(data["inputs"])
         rest = (data["sizes"], data["dtype"], data["params"])
         numerics = data.get("numerics", "paper")  # results of old were of that one
-        return Program(data["name"], outputs, *rest, inputs, numerics)
+        generated = {name: _rule(rule) for name, rule in data.get("generated", {}).items()}
+        program = Program(data["name"], outputs, *rest, inputs, numerics, generated)
+        for name, rule in generated.items():
+            if program.inputs[name].axes != rule.axes:
+                raise ValueError(f"{name} has other axes than its rule")
+        return program
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise PrismError(f"program: not readable from JSON: {error!r}") from None
+
+
+def _rule(data: dict) -> Causal:
+    if data["rule"] != "causal":
+        raise ValueError(f"unknown rule {data['rule']!r}")
+    return Causal(data["query"], data["key"], data["align"])

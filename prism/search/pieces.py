@@ -110,4 +110,13 @@ class _Pieces:
         axes = {a for n in nodes for a in n.axes}
         sizes = {a: size for a, size in self.program.sizes.items() if a in axes}
         name = f"{self.program.name}.{number}"
-        return Program(name, outputs, sizes, self.program.dtype, self.program.params)
+        generated = self.program.generated.items()
+        read = {n.arg for n in nodes if n.op is Op.INPUT}
+        return Program(
+            name,
+            outputs,
+            sizes,
+            self.program.dtype,
+            self.program.params,
+            generated={name: rule for name, rule in generated if name in read},
+        )

@@ -67,9 +67,9 @@ def kernels(program: t.TileProgram) -> str:
 
 
 def _touched(program: t.TileProgram, kernel: t.TileKernel) -> list[tuple[str, bool]]:
-    """The tensors of a kernel, each with whether it is written."""
+    """The tensors in memory of a kernel, each with whether it is written."""
     written = {s.view for s in (*kernel.body, *kernel.post) if isinstance(s, t.Store)}
-    return [(view.tensor, name in written) for name, view in kernel.views.items()]
+    return [(view.tensor, view.name in written) for view in program.touched(kernel)]
 
 
 def _kernel(program: t.TileProgram, index: int, kernel: t.TileKernel) -> list[str]:

@@ -73,5 +73,7 @@ def extent(span: Span) -> str:
 
 def total(terms: list[tuple[str, int]]) -> str:
     """The sum of variables times strides; "0" when there are none."""
-    parts = [v if stride == 1 else f"{v} * {stride}" for v, stride in terms if stride != 0]
-    return " + ".join(parts) or "0"
+    parts = [v if abs(s) == 1 else f"{v} * {abs(s)}" for v, s in terms if s != 0]
+    signs = ["+" if s > 0 else "-" for _, s in terms if s != 0]
+    text = " ".join(f"{sign} {part}" for sign, part in zip(signs, parts, strict=True))
+    return text.removeprefix("+ ") or "0"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prism.codegen import tile as t
 from prism.codegen.cpu.loops import ForLoop, at, nest, wrap
@@ -30,7 +30,13 @@ class Statements:
         """Strides by axis of a view or buffer."""
         if name in self.kernel.buffers:
             return self.kernel.buffers[name].strides
+        if self._is_mask(name):
+            query, key = self.kernel.views[name].spans
+            return {query.axis: 1, key.axis: -1}  # of how far a key is behind a query
         return self.program.tensors[self.kernel.views[name].tensor].strides
+
+    def _is_mask(self, name: str) -> bool:
+        return name in self.kernel.views and self.program.is_mask(self.kernel.views[name])
 
     def _base(self, target: t.Target) -> str:
         """The destination's first element, as a pointer that can be indexed."""
@@ -48,6 +54,9 @@ class Statements:
         loops = list(loops)
         elements = {}
         for name in t.refs(expr):
+            if self._is_mask(name):
+                elements[name] = f"prism::causal({name} + {at(name, loops)})"
+                continue
             element = f"{name}[{at(name, loops)}]"
             in_memory = name in self.kernel.views
             elements[name] = f"prism::to_float({element})" if in_memory else element
@@ -63,20 +72,36 @@ class Statements:
     # Statements ---------------------------------------------------------------------------
 
     def _load(self, s: t.Load) -> list[str]:
+        if self._is_mask(s.view):
+            return [self._behind(s.view)]
         return [self.pointer(s.view, const=True)]
+
+    def _first(self, view: t.View, strides: Mapping[str, int]) -> str:
+        """The index of a view's first element in its tensor; "0" when it is the tensor's."""
+        terms: list[tuple[str, int]] = []
+        for span in view.spans:
+            stride = strides[span.axis]
+            if span.grid is not None:
+                terms.append((f"p_{span.grid}", span.tile * stride))
+            if span.step is not None:
+                terms.append(("it", span.step * stride))
+        return total(terms)
+
+    def _behind(self, name: str) -> str:
+        """The declaration of a mask's view: how far its first key is behind its first query."""
+        view = self.kernel.views[name]
+        first, shift = (
+            self._first(view, self._strides(name)),
+            self.program.tensors[view.tensor].shift,
+        )
+        return f"const long {name} = {first if not shift else f'{first} + {shift}'};"
 
     def pointer(self, name: str, const: bool) -> str:
         """The declaration of a view: a pointer to its first element."""
         view = self.kernel.views[name]
         tensor = self.program.tensors[view.tensor]
-        terms: list[tuple[str, int]] = []
-        for span in view.spans:
-            stride = tensor.strides[span.axis]
-            if span.grid is not None:
-                terms.append((f"p_{span.grid}", span.tile * stride))
-            if span.step is not None:
-                terms.append(("it", span.step * stride))
-        base = f"g_{view.tensor}" + (f" + {total(terms)}" if terms else "")
+        first = self._first(view, tensor.strides)
+        base = f"g_{view.tensor}" + (f" + {first}" if first != "0" else "")
         kind = ("const " if const else "") + CTYPE[tensor.dtype]
         return f"{kind}* {name} = {base};"
 

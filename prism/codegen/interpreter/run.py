@@ -12,6 +12,7 @@ from prism.codegen import tile as t
 from prism.errors import PrismError
 from prism.instantiate.spans import Span
 from prism.program import Op
+from prism.program.mask import causal
 from prism.program.numeric import BINARY_FN, UNARY, Named, aligned, matmul
 
 _REDUCE = {"sum": np.sum, "max": np.max}
@@ -35,7 +36,9 @@ def run(
             raise PrismError(f"interpreter: input {name!r} must be an array of shape {shape}")
         memory[name] = np.asarray(inputs[name], dtype=dtype)
     for name, tensor in program.tensors.items():
-        if tensor.role != "input":
+        if tensor.role == "mask":
+            memory[name] = causal(*tensor.shape, tensor.shift).astype(dtype)
+        elif tensor.role != "input":
             memory[name] = np.full(tensor.shape, np.nan, dtype=dtype)
     with np.errstate(all="ignore"):
         for kernel in program.kernels:

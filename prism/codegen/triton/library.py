@@ -30,8 +30,14 @@ def library(program: t.TileProgram, index: int, kernel: t.TileKernel) -> str:
     held: dict[str, tuple[str, ...]] = {
         name: program.tensors[view.tensor].axes for name, view in kernel.views.items()
     }
-    spelled = {name: f"g_{view.tensor}" for name, view in kernel.views.items()}
+    touched = program.touched(kernel)
+    spelled = {view.name: f"g_{view.tensor}" for view in touched}
     lines = []
+    for name in kernel.views.keys() - spelled.keys():
+        mask = program.tensors[kernel.views[name].tensor]
+        full = f'torch.full({mask.shape}, float("-inf"), device=g_{touched[-1].tensor}.device)'
+        lines.append(f"{name} = {full}.triu({mask.shift + 1})")
+        spelled[name] = name
     for s in (*kernel.pre, *kernel.post):
         match s:
             case t.Contract():
@@ -54,7 +60,7 @@ def library(program: t.TileProgram, index: int, kernel: t.TileKernel) -> str:
             case _:
                 continue
         held[s.out.buffer], spelled[s.out.buffer] = axes, s.out.buffer
-    params = ", ".join(f"g_{view.tensor}" for view in kernel.views.values())
+    params = ", ".join(f"g_{view.tensor}" for view in touched)
     head = f"def library{index}({params}):\n    # Library operator {kernel.operator.value}.\n"
     return head + "\n".join(f"    {line}" for line in lines) + "\n"
 

@@ -50,7 +50,7 @@ def source(program: t.TileProgram) -> str:
     _check_options(program)
     parts, calls = [], []
     for index, kernel in enumerate(program.kernels):
-        names = [view.tensor for view in kernel.views.values()]
+        names = [view.tensor for view in program.touched(kernel)]
         given = [f"g_{name}" for name in names]
         if kernel.operator is not None:
             parts.append(library(program, index, kernel))
@@ -123,7 +123,7 @@ def _kernel(program: t.TileProgram, index: int, kernel: t.TileKernel) -> str:
             inside = ["i = tl.cast(it, tl.int64)", *inside]
         lines += [f"    {line}" for line in inside]
     lines += _masks(axes, post, in_loop=True) + post
-    names = [view.tensor for view in kernel.views.values()]
+    names = [view.tensor for view in program.touched(kernel)]
     params = [f"g_{name}" for name in names]
     params += printer.strides.values()
     grid = ", ".join(f"{p}={n}" for p, n in kernel.grid) or "one block"

@@ -86,9 +86,29 @@ class Statements:
             parts.append(f"{placed(index, [span], held)} * {self.strides[view.tensor, span.axis]}")
         return " + ".join(parts).replace(" * 1 * ", " * ")
 
+    def _causal(self, view: t.View) -> str:
+        """A mask's tile: 0 where the key is not behind the query's own, in no memory."""
+        held, shift = self._spans(view.name), self.program.tensors[view.tensor].shift
+        ends = []
+        for span in view.spans:
+            parts = [] if span.grid is None else [f"p_{span.grid} * {span.tile}"]
+            if span.step is not None and self.in_body:
+                parts.append(f"i * {span.step}")
+            if span in held:
+                parts.append(placed(f"o{self.axes.by_span[span].name}", [span], held))
+            ends.append(parts)
+        query, key = (" + ".join(parts) for parts in ends)
+        if not query and not key:  # of one element
+            value = "0.0" if shift >= 0 else IDENTITY["max"]
+            return f"{view.name} = tl.full((), {value}, tl.float32)"
+        query = f"{query} + {shift}" if query and shift else query or str(shift)
+        return f"{view.name} = tl.where({query} >= {key or 0}, 0.0, {IDENTITY['max']})"
+
     def _load(self, s: t.Load) -> list[str]:
         view = self.kernel.views[s.view]
         self.axes.shape(view.spans)
+        if self.program.is_mask(view):
+            return [self._causal(view)]
         mask = self._mask(view.spans, self._spans(s.view))
         rest = [f"mask={mask}", "other=0.0"] if mask else []
         return _call(f"{s.view} = tl.load", self._pointer(view), *rest)
@@ -227,7 +247,7 @@ class Statements:
 def stride_names(program: t.TileProgram, kernel: t.TileKernel) -> dict[tuple[str, str], str]:
     """By tensor and axis, in the order of the arguments, the one that holds the stride."""
     found: dict[tuple[str, str], str] = {}
-    for view in kernel.views.values():
+    for view in program.touched(kernel):
         for axis in program.tensors[view.tensor].axes:
             name = f"s_{view.tensor}_{axis}"
             while name in found.values():  # tensor a, axis b_c and tensor a_b, axis c

@@ -45,6 +45,9 @@ inline float rescale(float old, float now) {
   return old == -INFINITY ? 1.0f : exp(old - now);
 }
 
+// A causal mask where the key is so far behind the query's own: 0 if the query sees it.
+inline float causal(long behind) { return behind >= 0 ? 0.0f : -INFINITY; }
+
 // x / (1 + e^-x); below -104 the quotient is 0, also for -infinity.
 inline float silu(float x) {
   const float y = x < -104.0f ? -104.0f : x;
