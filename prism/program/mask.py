@@ -33,6 +33,12 @@ class Causal:
         """(query, key)."""
         return self.query, self.key
 
+    @property
+    def text(self) -> str:
+        """As a formula has it."""
+        align = () if self.align == ALIGN[0] else (self.align,)
+        return f"causal({', '.join((*self.axes, *align))})"
+
     def shift(self, queries: int, keys: int) -> int:
         """Query i sees key j where j <= i + shift; the arguments are how many there are."""
         return keys - queries if self.align == "last" else 0

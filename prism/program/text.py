@@ -23,7 +23,8 @@ def formula(program: Program) -> list[str]:
     texts: dict[Node, str] = {}
     lines = []
     for node in nodes:
-        text = _text(node, texts)
+        rule = program.generated.get(node.arg) if node.op is Op.INPUT else None
+        text = rule.text if rule else _text(node, texts)
         if node in outputs or (uses[node] > 1 and node.op is not Op.INPUT):
             name = outputs[node] if node in outputs else next(fresh)
             lines.append(f"{name} = {_bare(node, text)}")

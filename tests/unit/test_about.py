@@ -19,7 +19,7 @@ WORKLOADS = sorted(path.stem for path in (ROOT / "conf" / "workload").glob("*.ya
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_formula_reads_back_as_the_same_program(name):
     program = program_of(workload_of(compose([f"workload={name}"])))
-    inputs = {tensor: list(node.axes) for tensor, node in program.inputs.items()}
+    inputs = {tensor: list(node.axes) for tensor, node in program.arguments.items()}
     given = (program.sizes, program.params, program.dtype, [n for n, _ in program.outputs])
     lines = formula(program)
     assert parse(program.name, "\n".join(lines), inputs, *given).outputs == program.outputs

@@ -35,6 +35,7 @@ from prism.program import (
 )
 from prism.program.canonical import canonical
 from prism.program.mask import Causal
+from prism.program.text import formula
 from prism.search.pieces import pieces
 
 SIZES = dict(b=2, g=3, d=8, e=4)
@@ -135,6 +136,11 @@ def test_what_the_language_does_not_have_is_named(call):
     text, name = fails(f"A = Q\nO = Q + {call}"), call.partition("(")[0]
     start = f"program p: formula line 2: unknown operator {name!r}; known are ["
     assert text.startswith(start) and "'causal'" in text and "'softmax'" in text
+
+
+def test_as_text():
+    for align, mask in (("last", "causal(s, h)"), ("first", "causal(s, h, first)")):
+        assert f" + {mask})" in "\n".join(formula(masked(align)))
 
 
 # What is kept -----------------------------------------------------------------------------
