@@ -138,7 +138,7 @@ def interrupted(found: Mapping) -> bool:
 def winner(folder: str, case: str, program: Program) -> Path:
     """The folder of a winner, after checking that it was tuned for this case and program."""
     from prism.instantiate import Concrete
-    from prism.measure.tune import read_winner
+    from prism.measure.winner import read_winner
 
     path, what = Path(folder), f"winner={folder}"
     if not (path / "winner.json").is_file():

@@ -33,7 +33,7 @@ from prism.measure.folder import (
     read_state,
 )
 from prism.measure.rows import read_rows
-from prism.measure.tune import KERNEL, WINNER, read_winner
+from prism.measure.winner import KERNEL, WINNER, read_winner
 from prism.model.device import Device
 from prism.model.rank import rank
 from prism.program import Program, program_to_json

@@ -8,7 +8,7 @@ Public functions, each in the module named:
   candidate, `proofs` tells which graphs are not proved, and why. Writes `winner.json` and the
   kernel's source into `out_dir` and returns the content. `status` is "ok" or "failed" (with
   `reason` and `causes`, counts by cause).
-- `tune.replay(winner_dir, device, threads, seed=None) -> dict`: recompiles the stored source,
+- `winner.replay(winner_dir, device, threads, seed=None) -> dict`: recompiles the stored source,
   verifies its sha256 and runs the gate again; `status`, `reason`, `verdict`, `median_us`.
 - `bench.bench(program, winner_dir, baselines: list[BaselineSpec(name, adapter, options)],
   settings: BenchSettings(device, rounds, seconds, repetitions, threads, seed, ...), out, context,

@@ -23,13 +23,8 @@ from prism.measure.lock import device_lock, work_folder
 from prism.measure.race import FACTS
 from prism.measure.rounds import LATE, BenchSettings, Progress, System, measure
 from prism.measure.rows import Row, write_rows
-from prism.measure.tune import (
-    DOES_NOT_COMPILE,
-    backend_of,
-    read_source,
-    read_winner,
-    stored_source,
-)
+from prism.measure.tune import read_source
+from prism.measure.winner import DOES_NOT_COMPILE, backend_of, read_winner, stored_source
 from prism.model.device import Gpu
 from prism.model.roofline import compulsory_bytes, least_us, roofline_us
 from prism.program import Program

@@ -97,3 +97,22 @@ def _remove_if_left(lock: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
         lock.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def folder_lock(out: Path) -> Iterator[None]:
+    """Keeps other calls out of a folder, which is made, until this one ends, however it ends.
+
+    Raises PrismError where another is at work and for a folder that cannot be written.
+    """
+    path = out / ".lock"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a")  # noqa: SIM115 - open until the end
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise PrismError(f"out={out}: another measurement is at work there") from None
+    except OSError as error:
+        raise PrismError(f"cannot write {path}: {error.strerror}") from None
+    with file:
+        yield

@@ -13,7 +13,6 @@ winner; `work/CASE`, where tuning goes on; and `measured.json`, which says of wh
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import time
@@ -28,10 +27,11 @@ from prism.measure.bench import LATE, PRISM, BenchSettings, bench
 from prism.measure.environment import revision
 from prism.measure.folder import FORMAT, STATE, Folder, read_state
 from prism.measure.gpu import CACHE
-from prism.measure.lock import Locked, work_folder
+from prism.measure.lock import Locked, folder_lock, work_folder
 from prism.measure.rows import Row, read_rows, write_rows
 from prism.measure.strategy import STRATEGIES
-from prism.measure.tune import KERNEL, WINNER, TuneBudget, tune
+from prism.measure.tune import TuneBudget, tune
+from prism.measure.winner import KERNEL, WINNER
 from prism.measure.work import LATER, LEFT_OUT, ROWS, TIMING, TUNING, Work, no_winner
 from prism.model.device import Device
 
@@ -69,7 +69,7 @@ class Suite:
         Raises PrismError for a folder that is not as it was packed, an `out` that holds another
         device's results or that another run is at work on, and for a disk that cannot be written.
         """
-        with _only(self.out), work_folder("suite") as self.cases:
+        with folder_lock(self.out), work_folder("suite") as self.cases:
             before = CACHE.set(self.cases / "triton")
             try:
                 return self._passes(self._start())
@@ -348,24 +348,3 @@ def _line(error: Exception) -> str:
         raise error
     kind = "" if isinstance(error, PrismError) else f"{type(error).__name__}: "
     return kind + " ".join(str(error).split())
-
-
-class _only:
-    """Keeps other calls out of a folder until this one ends, however it ends."""
-
-    def __init__(self, out: Path):
-        self.out = out
-
-    def __enter__(self) -> None:
-        path = self.out / ".lock"
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-            self.file = open(path, "a")  # noqa: SIM115 - open until the end
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PrismError(f"out={self.out}: another measurement is at work there") from None
-        except OSError as error:
-            raise PrismError(f"cannot write {path}: {error.strerror}") from None
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()

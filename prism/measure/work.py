@@ -11,7 +11,7 @@ from prism.measure.folder import Case
 from prism.measure.rounds import CUT
 from prism.measure.rows import read_rows
 from prism.measure.strategy import Strategy
-from prism.measure.tune import WINNER, read_winner
+from prism.measure.winner import WINNER, read_winner
 
 ROWS = "rows.jsonl"
 TUNING, TIMING = "tuning", "benchmark"  # begin the reason of an error outside of any candidate

@@ -6,7 +6,8 @@ from codegen_graphs import rmsnorm, rmsnorm_library, rmsnorm_split
 from prism.instantiate import Concrete
 from prism.measure.bench import BenchSettings, bench, failures
 from prism.measure.race import Limits
-from prism.measure.tune import TuneBudget, read_winner, replay, tune
+from prism.measure.tune import TuneBudget, tune
+from prism.measure.winner import read_winner, replay
 from prism.model.device import CPU
 
 LIMITS = Limits(first_seconds=0.01, final_seconds=0.02)

@@ -20,7 +20,8 @@ from prism.measure.eager_case import prepare_case
 from prism.measure.executor import Trial, WorkerExecutor
 from prism.measure.race import Limits
 from prism.measure.timers import HostTimer
-from prism.measure.tune import TuneBudget, read_winner, replay, tune
+from prism.measure.tune import TuneBudget, tune
+from prism.measure.winner import read_winner, replay
 from prism.model.device import CPU
 from prism.program import Builder
 

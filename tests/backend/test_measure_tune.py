@@ -11,8 +11,10 @@ from prism.errors import PrismError
 from prism.given import proofs
 from prism.measure import gate
 from prism.measure import tune as tuning
+from prism.measure.compile import sha256
 from prism.measure.race import Limits
-from prism.measure.tune import TuneBudget, replay, tune
+from prism.measure.tune import TuneBudget, tune
+from prism.measure.winner import replay
 from prism.model.device import CPU, Device
 from prism.program import Builder
 from prism.program.node import Node, Op
@@ -68,7 +70,7 @@ def test_the_winner_is_stored_with_every_candidate(tuned):
         assert candidate["status"] == ("ok" if right else "failed")
         assert right or (candidate["cause"] == "gate" and "error" in candidate["reason"])
     assert result["median_us"] > 0 and set(result["seconds"]) == {"compile", "tune", "total"}
-    assert tuning.sha256((out / "kernel.cpp").read_text()) == result["source_sha256"]
+    assert sha256((out / "kernel.cpp").read_text()) == result["source_sha256"]
 
 
 def test_a_result_says_what_it_was_given_and_what_ended_it(tuned, tmp_path):

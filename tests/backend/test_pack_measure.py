@@ -13,7 +13,7 @@ import pytest
 from prism import cli
 from prism.config import ROOT
 from prism.measure.rows import read_rows
-from prism.measure.tune import read_winner
+from prism.measure.winner import read_winner
 
 TINY = [
     "suite=smoke",

@@ -9,7 +9,8 @@ from prism.measure.bench import BaselineSpec, BenchSettings, bench, failures
 from prism.measure.eager_case import prepare_case
 from prism.measure.executor import Trial, WorkerExecutor
 from prism.measure.race import Limits
-from prism.measure.tune import TuneBudget, replay, tune
+from prism.measure.tune import TuneBudget, tune
+from prism.measure.winner import replay
 from prism.program import Builder
 
 ROOT = Path(__file__).parents[2]

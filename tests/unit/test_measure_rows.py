@@ -186,7 +186,7 @@ from prism.codegen import BACKENDS
 from prism.measure.compile import compile_one
 from prism.measure.inputs import write_case
 from prism.measure.rows import write_rows
-from prism.measure.tune import store
+from prism.measure.winner import store
 from prism.program import Builder
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 folder = Path(sys.argv[1])

@@ -11,11 +11,11 @@ from prism.measure import suite as module
 from prism.measure.bench import LATE
 from prism.measure.folder import STATE, Folder, read_folder, read_state
 from prism.measure.gpu import CACHE
-from prism.measure.lock import Locked
+from prism.measure.lock import Locked, folder_lock
 from prism.measure.rounds import CUT
 from prism.measure.rows import Row, read_rows, write_rows
 from prism.measure.suite import Suite
-from prism.measure.tune import read_winner
+from prism.measure.winner import read_winner
 from prism.measure.work import LATER, LEFT_OUT
 
 CASES = ["rmsnorm@d=256,n=4", "attention@b=1,d=64,g=2,h=128"]
@@ -382,7 +382,7 @@ def test_other_settings_are_measured_anew_and_another_device_is_refused(packed, 
 
 def test_only_one_measures_into_a_folder(packed, tmp_path, machine):
     with (
-        module._only(tmp_path),
+        folder_lock(tmp_path),
         pytest.raises(PrismError, match="another measurement is at work there"),
     ):
         measure(packed, tmp_path)
