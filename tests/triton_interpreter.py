@@ -48,6 +48,8 @@ def _answer(source, inputs, transposed, path):
 def _strided(x):
     import torch
 
+    if x.dim() == 0:
+        return x
     shape = [2 * extent + 1 for extent in reversed(x.shape)]
     wide = torch.full(shape, float("nan"), dtype=x.dtype)
     view = wide[tuple(slice(0, 2 * e, 2) for e in reversed(x.shape))]

@@ -24,11 +24,15 @@ class Library:
         self.threads = threads
         self._library = ctypes.CDLL(str(path))
         try:
-            self.run = self._library.prism_run
+            self.run = self.entry(self._library)
         except AttributeError:
             raise OSError(f"{path.name}: has no function prism_run") from None
         pointers = ctypes.POINTER(ctypes.c_void_p)
         self.run.argtypes, self.run.restype = [pointers, pointers, ctypes.c_int], ctypes.c_int
+
+    def entry(self, library: ctypes.CDLL):
+        """The function of the C ABI."""
+        return library.prism_run
 
     def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Call:
         """A call on fixed arrays, with its arguments converted beforehand; returns the status."""
