@@ -124,8 +124,8 @@ def guarded(x, transpose, gap):
     return view.T if transpose else view
 
 
-def check_gemm(kernels, rng, m, n, k, ta, tb, layout=(0, 0, 0), accumulate=False):
-    """One product with random values; layout: transposed a, b, c."""
+def check_gemm(kernels, rng, m, n, k, ta, tb, layout=(0, 0, 0), accumulate=False, gap=7):
+    """One product with random values; layout: transposed a, b, c; `gap` is between rows of b."""
     a = encode(rng.standard_normal((m, k)), ta)
     b = encode(rng.standard_normal((k, n)), tb)
     start = rng.standard_normal((m, n)).astype(np.float32)
@@ -133,7 +133,7 @@ def check_gemm(kernels, rng, m, n, k, ta, tb, layout=(0, 0, 0), accumulate=False
     scale = np.abs(decode(a, ta)) @ np.abs(decode(b, tb)) + np.abs(start)
     c = guarded(start, layout[2], 3)
     outside = c.base.copy() if c.base.base is None else c.base.base.copy()
-    gemm(kernels, guarded(a, layout[0], 5), ta, guarded(b, layout[1], 7), tb, c, accumulate)
+    gemm(kernels, guarded(a, layout[0], 5), ta, guarded(b, layout[1], gap), tb, c, accumulate)
     # fp32 sums of k products; an fp32 a may be rounded to bf16 (8 bits) beside a bf16 b.
     rounded = (ta, tb) == ("fp32", "bf16")
     bound = (2.0**-8 if rounded else 0.0) + 2.0**-23 * (4 + math.sqrt(k))
@@ -162,6 +162,16 @@ def test_gemm_shapes_and_strides(kernels, ta, tb):
     check_gemm(kernels, rng, 8, 1100, 131, ta, tb)
     check_gemm(kernels, rng, 5, 19, 1101, ta, tb, (0, 1, 0))
     check_gemm(kernels, rng, 1, 128, 1000, ta, tb, (1, 0, 0))
+
+
+@pytest.mark.parametrize("ta", DTYPES)
+@pytest.mark.parametrize("tb", DTYPES)
+def test_gemm_rows_at_a_stride_of_8_kib(kernels, ta, tb):
+    """Few rows of A by a B whose rows are that far apart: other passes, also with odd edges."""
+    rng, row = np.random.default_rng(4), 8192 // (4 if tb == "fp32" else 2)
+    for m, n, k in ((8, 1100, 49), (8, 2048, 16), (5, 1024, 17), (9, 1025, 33), (4, 1030, 35)):
+        for accumulate in (False, True):
+            check_gemm(kernels, rng, m, n, k, ta, tb, (0, 0, 0), accumulate, gap=row - n)
 
 
 def test_gemm_general_strides(kernels):
