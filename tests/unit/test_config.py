@@ -220,7 +220,7 @@ def test_strings_stay_strings_down_to_the_run(value):
 
 BAD = {
     "workload=nope": "known are attention,",
-    "suite=nope": "known are paper, smoke",
+    "suite=nope": "known are fp32, paper, smoke",
     "device=cuda": "known are a100, auto, cpu, h100, h200",
     "baseline=[eager,tvm]": "baseline 'tvm'",
     "workload.d=0": "size d=0",
