@@ -18,8 +18,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from prism import stages
 from prism.errors import PrismError
+from prism.stages.growth import ablate, growth
+from prism.stages.offline import offline
+from prism.stages.pack import pack, unpack
+from prism.stages.report import report
+from prism.stages.search import search
+from prism.stages.tune import bench, tune
 
 # What a stage reads beside Hydra overrides, and what for.
 _KEYS = {
@@ -87,15 +92,15 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 _STAGES = {
-    "search": stages.search,
-    "tune": stages.tune,
-    "bench": stages.bench,
-    "ablate": stages.ablate,
-    "growth": stages.growth,
-    "pack": stages.pack,
-    "unpack": stages.unpack,
-    "offline": stages.offline,
-    "report": stages.report,
+    "search": search,
+    "tune": tune,
+    "bench": bench,
+    "ablate": ablate,
+    "growth": growth,
+    "pack": pack,
+    "unpack": unpack,
+    "offline": offline,
+    "report": report,
 }
 
 

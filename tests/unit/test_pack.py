@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from codegen_graphs import graph, load, op
 
-from prism import cli, config, files, given, pack, stages, terminal
+from prism import cli, config, files, given, pack, terminal
 from prism.errors import PrismError
 from prism.instantiate.sampling import sample
 from prism.measure.__main__ import main as measure
@@ -18,6 +18,7 @@ from prism.measure.rows import Row, write_rows
 from prism.model.device import Device
 from prism.model.rank import rank
 from prism.program import Op, program_from_json
+from prism.stages import pack as stage
 
 SMALL = ["suite=smoke", "baseline=[eager]", "pack.graphs=6", "pack.points=40"]
 CASES = ["rmsnorm@d=256,n=4", "attention@b=1,d=64,g=2,h=128"]
@@ -196,7 +197,7 @@ def test_a_folder_appears_whole_or_not_at_all(packed, folder, tmp_path, capsys, 
 )
 def test_the_device_that_is_packed_for_is_said(tmp_path, capsys, monkeypatch, overrides, said):
     seen = {}
-    monkeypatch.setattr(stages, "_searches", lambda *args: {})
+    monkeypatch.setattr(stage, "searches", lambda *args: {})
     monkeypatch.setattr(terminal, "packed", lambda out, manifest: None)
     monkeypatch.setattr(pack, "pack", lambda data, *rest: seen.update(data))
     code, _, lines = run(capsys, "pack", *SMALL, *overrides, f"out={tmp_path / 'out'}")
