@@ -50,7 +50,7 @@ def plans(program: Program, library: str = "own", options=()) -> dict[str, list[
         graphs = [g for g in graphs_of(program) if is_one(g) and not refused(program, [g])]
         rng.shuffle(graphs)
         drawn = [point(program, mapped, rng, dict(options)) for mapped in graphs[:TRIES]]
-        valid = [c for c in drawn if c is not None and _can_be_lowered(c, library)]
+        valid = [c for c in drawn if c is not None and can_be_lowered(c, library)]
         if valid:
             found[plan] = sorted(valid, key=_weight, reverse=True)
     return found
@@ -74,7 +74,8 @@ def point(program: Program, mapped: SGraph, rng: random.Random, options=None) ->
     return None
 
 
-def _can_be_lowered(concrete: Concrete, library: str) -> bool:
+def can_be_lowered(concrete: Concrete, library: str = "own") -> bool:
+    """Whether lowering takes these sizes; what it refuses, it refuses with a reason."""
     try:
         lower(concrete, library)
     except LoweringError:
