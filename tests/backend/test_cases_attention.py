@@ -31,6 +31,15 @@ def sdpa(Q, K, V, M=0.0):
     return torch.softmax(Q @ K.mT / Q.shape[-1] ** 0.5 + M, -1) @ V
 
 
+def lower_right(queries, keys):
+    """The last query sees the last key; one that sees none has NaN, as in PyTorch."""
+    return torch.full((queries, keys), -INF).triu(1 + keys - queries)
+
+
+def upper_left(Q, K, V):
+    return sdpa(Q, K, V, torch.full((Q.shape[-2], K.shape[-2]), -INF).triu(1))
+
+
 def first_key_dropped(Q, K, V, M=None):
     return sdpa(Q, K[..., 1:, :], V[..., 1:, :], 0.0 if M is None else M[..., 1:])
 
@@ -142,6 +151,19 @@ CASES = [
         "flash-attention#1778",
         "g=2 s=5 h=2 d=8 e=16",
         lambda s, h: np.where(h <= s - 3, 0.0, -INF),
+    ),
+    *(
+        FieldCase(
+            f"causal, {s} queries and {h} keys",
+            "flash-attention#1778",
+            "O = matmul(softmax(matmul(Q, K, d) * (1 / sqrt(d)) + causal(s, h), h), V, h)",
+            {"Q": "g s d", "K": "g h d", "V": "g h e"},
+            f"g=3 s={s} h={h} d=16 e=8",
+            lambda Q, K, V: sdpa(Q, K, V, lower_right(Q.shape[-2], K.shape[-2])),
+            dtype=dtype,
+            wrong={"not masked": sdpa} | ({"other alignment": upper_left} if s != h else {}),
+        )
+        for s, h, dtype in ((5, 2, "fp32"), (17, 17, "bf16"), (3, 50, "fp16"), (33, 20, "fp32"))
     ),
     softmax(
         "logits near 151",
