@@ -81,6 +81,17 @@ def test_a_short_row_is_measured_by_the_whole_output():
     assert error.max == pytest.approx(1e-4 / math.sqrt(2 / 3), rel=1e-3)
 
 
+@pytest.mark.parametrize("size", [1, 15, 16])
+def test_of_a_few_elements_the_largest_error_alone_is_judged(size):
+    reference = np.ones(size)
+    bound = rounding_bound("fp32", 1)
+    wrong = np.float32(reference * (1 + (bound.max + bound.rms) / 2))
+    assert check("O", wrong, reference, "fp32", bound).passed == (size < 16)
+    wrong = np.float32(reference * (1 + 2 * bound.max))
+    assert not check("O", wrong, reference, "fp32", bound).passed
+    assert not check("O", control("zeros", reference, "fp32"), reference, "fp32", bound).passed
+
+
 def test_bound_is_twice_eager_plus_a_floor():
     bound, reason = bound_of(Error(0.1, 0.02), "bf16", 4096)
     floor = 2.0**-8 + 64 * 2.0**-24
