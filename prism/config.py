@@ -154,7 +154,9 @@ def workload_of(cfg: Any, sizes: Mapping[str, int] | None = None) -> dict:
     configs = data.get("configs")
     if not (configs and isinstance(configs, list) and all(isinstance(c, dict) for c in configs)):
         raise PrismError(
-            f"workload {data['name']}: `configs` must be a list of sizes such as {{d: 1024}}"
+            f"workload {data['name']}: `configs` is "
+            f"{'missing' if configs is None else 'wrong'}: must be a list of sizes such as "
+            f"{{d: 1024}}, one for each configuration"
         )
     data.setdefault("numerics", cfg.numerics)
     if data["numerics"] not in NUMERICS:

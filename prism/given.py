@@ -155,7 +155,7 @@ def winner(folder: str, case: str, program: Program) -> Path:
         names = (f"{name} in {dtype}" for name, dtype in (tuned, (case, program.dtype)))
         raise PrismError(f"{what}: was tuned for {' and not for '.join(names)}")
     if concrete and (differ := difference(concrete.program, program)):
-        raise PrismError(f"{what}: was tuned for another program: {differ}")
+        raise PrismError(f"{what}: was tuned for another program or other settings: {differ}")
     return path
 
 

@@ -6,13 +6,18 @@ from collections.abc import Iterable
 from textwrap import wrap
 
 from prism.codegen.tile import TileKernel, TileProgram
+from prism.program import Op
 from prism.program.text import formula
 
 _WIDTH = 96
+_NUMERICS = {
+    "stable": "exponentials are shifted by the maximum of their row where that cancels",
+    "paper": "exponentials are computed as they stand, and overflow",
+}
 
 
 def about(program: TileProgram) -> list[str]:
-    """Program, dtype, sizes and formula; parallel dimensions of each kernel; options.
+    """Program, dtype, sizes and formula; numerics; parallel dimensions of each kernel; options.
 
     It follows from the program and from what the kernels are, so that equal kernels of different
     graphs stay equal as text: no graph is named.
@@ -27,6 +32,8 @@ def about(program: TileProgram) -> list[str]:
         *(f"  {line}" for line in formula(of)),
         f"as {kernels}.",
     ]
+    if any(node.op is Op.EXP for node in of.nodes):
+        lines[-1] += f" Numerics {of.numerics}: {_NUMERICS[of.numerics]}."
     if any(kernel.operator is None for kernel in program.kernels):  # a library's have none
         options = ", ".join(f"{key}={value}" for key, value in sorted(program.options.items()))
         lines[-1] += f" Options: {options or 'none'}."

@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from prism.errors import PrismError
 from prism.program import Node, Op, Program
-from prism.program.homogeneous import Degrees, Group, Shifts, shifts
+from prism.program.homogeneous import Degrees, Group, Shifts, reached, shifts
 from prism.program.node import LEGAL, REDUCE, accum_kind
 from prism.sgraph import BlockGraph, Kernel, MapVar, SGraph, make_mapping
 
@@ -51,8 +51,7 @@ def kernels_of(program: Program, graph: SGraph) -> tuple[Kernel, ...]:
     """
     if program.numerics == PAPER:
         return graph.kernels
-    names, roots = zip(*program.outputs, strict=True)
-    found, reason = _stable(graph, names, _has_raw(roots))
+    found, reason = _stable(graph, program.outputs)
     if reason:
         raise PrismError(f"no stable form: {reason}")
     return found
@@ -70,18 +69,24 @@ def refused(program: Program, graphs: Iterable[SGraph]) -> Counter[str]:
 
 
 @lru_cache(maxsize=4096)
-def _has_raw(outputs: tuple[Node, ...]) -> bool:
-    """Whether a program itself has exponentials that no shift leaves alone."""
-    return bool(shifts([outputs]).raw)
+def _raw(outputs: tuple[tuple[str, Node], ...]) -> tuple[int, frozenset[str]]:
+    """How many exponentials of a program no shift leaves alone, and the outputs they are in."""
+    roots = [node for _, node in outputs]
+    raw = shifts([roots]).raw
+    inside = set(reached([roots], raw))
+    return len(raw), frozenset(name for name, node in outputs if node in inside)
 
 
 @lru_cache(maxsize=1 << 16)
-def _stable(graph: SGraph, outputs: tuple[str, ...], raw: bool) -> tuple[tuple[Kernel, ...], str]:
+def _stable(graph: SGraph, outputs: tuple[tuple[str, Node], ...]) -> tuple[tuple[Kernel, ...], str]:
     """The kernels of the stable form, or a reason."""
     if not any(n.op is Op.EXP for k in graph.kernels for n in k.block.nodes):
         return graph.kernels, ""
-    found = shifts([kernel.block.savers for kernel in graph.kernels], outputs)
-    if found.raw and not raw:
+    savers = [kernel.block.savers for kernel in graph.kernels]
+    found = shifts(savers, [name for name, _ in outputs])
+    count, names = _raw(outputs)
+    left = {saver.arg for saver in reached(savers, found.raw)} & {name for name, _ in outputs}
+    if len(found.raw) > count or not left <= names:
         return (), "an exponential has no degree in some value"
     try:
         return tuple(_Pass(graph, found).run()), ""

@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from prism.program import Node, Op, Program, constant
-
-
-def softmax_argument(node: Node) -> Node | None:
-    """x when `node` is exp(x) / sum(exp(x) over an axis), else None."""
-    if node.op is not Op.DIV:
-        return None
-    top, total = node.src
-    same = top.op is Op.EXP and total.op is Op.SUM and total.src[0] is top
-    return top.src[0] if same else None
+from prism.program.numeric import softmax_argument
 
 
 def rms_norm_argument(node: Node, program: Program) -> tuple[Node, str, float] | None:

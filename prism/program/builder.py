@@ -178,6 +178,10 @@ class Builder:
 
     def softmax(self, x: Node, axis: str) -> Node:
         """exp(x) / sum(exp(x) over axis). The shift by a row maximum is a numeric concern."""
+        if isinstance(x, Node) and axis not in x.axes:
+            raise PrismError(
+                f"program {self.name}: softmax over {axis!r}: the operand has axes {list(x.axes)}"
+            )
         e = self.exp(x)
         return self.div(e, self.sum(e, axis))
 
@@ -203,11 +207,28 @@ class Builder:
         unused = [name for name in self._inputs if name not in used]
         if unused:
             raise PrismError(f"program {self.name}: input {unused[0]!r} is not used by any output")
+        self._check_masks(program)
         axes = {axis for node in self._inputs.values() for axis in node.axes}
         sizes = {k: v for k, v in self.sizes.items() if k in axes}
         return replace(
             program, sizes=sizes, input_order=tuple(self._inputs), generated=self._generated
         )
+
+    def _check_masks(self, program: Program) -> None:
+        """A mask is added to what has both of its axes, and is used in no other way."""
+        masks = {self._inputs[name]: rule for name, rule in self._generated.items()}
+        used = [(n, s, rule) for n in program.nodes for s, rule in masks.items() if s in n.src]
+        used += [(None, node, masks[node]) for _, node in program.outputs if node in masks]
+        for user, mask, rule in used:
+            added = user is not None and user.op is Op.ADD
+            others = [s for s in user.src if s is not mask] if added else []
+            if not others or not set(mask.axes) <= set(others[0].axes):
+                how = "added" if added else user.op.value if user is not None else "an output"
+                raise PrismError(
+                    f"program {self.name}: {rule.text} is a mask, to be added to logits with axes "
+                    f"{rule.query!r} and {rule.key!r}; here it is {how}"
+                    + (f" to axes {list(others[0].axes)}" if others else "")
+                )
 
     # Checks -------------------------------------------------------------------------------
 

@@ -28,6 +28,19 @@ _SIGNATURE = (
     | dict.fromkeys(("sum", "max", "softmax"), "ta")
     | {"causal": "aaa?", "matmul": "tta?", "scale": "tc", "shift": "tc", "rms_norm": "tac?"}
 )
+# What people ask for and the language does not have, and what to write instead.
+_ABSENT = {
+    "layer_norm": "write it out: center by sum(X, d) / d, then square, sum, sqrt and divide",
+    "mean": "write sum(X, d) / d",
+    "where": "an input of 0 and -inf that is added masks logits",
+    "masked_fill": "an input of 0 and -inf that is added masks logits",
+    "sliding_window": "an input of 0 and -inf that is added masks logits",
+    "rope": "rotate before the program",
+    "top_k": "it has no tensors of indices",
+    "topk": "it has no tensors of indices",
+    "tanh": "it has silu, gelu and relu",
+    "sigmoid": "it has silu, gelu and relu",
+}
 
 
 def parse(
@@ -121,6 +134,8 @@ class _Reader:
                 return ast.unparse(node)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
                 return self.call(node, name, args)
+            case ast.Call(func=ast.Name(id=name), keywords=[ast.keyword(arg=key), *_]):
+                raise self.fail(node, f"{name}: takes no `{key}=`; arguments have no names here")
         raise self.fail(node, f"{ast.unparse(node)!r} is not understood")
 
     def has_tensor(self, node: ast.expr) -> bool:
@@ -128,11 +143,16 @@ class _Reader:
 
     def call(self, node: ast.Call, name: str, args: list[ast.expr]) -> Node:
         if name not in _SIGNATURE:
-            raise self.fail(node, f"unknown operator {name!r}; known are {sorted(_SIGNATURE)}")
+            hint = f" ({_ABSENT[name]})" if name in _ABSENT else ""
+            known = ", ".join(sorted(_SIGNATURE))
+            raise self.fail(node, f"unknown operator {name!r}{hint}; known are {known}")
         optional = _SIGNATURE[name].endswith("?")
         signature = _SIGNATURE[name].rstrip("?")
         if not len(signature) - optional <= len(args) <= len(signature):
-            raise self.fail(node, f"{name} takes {len(signature)} argument(s), got {len(args)}")
+            least = f"{len(signature) - 1} or " if optional else ""
+            raise self.fail(
+                node, f"{name} takes {least}{len(signature)} argument(s), got {len(args)}"
+            )
         values = [
             self.argument(arg, kind, name) for arg, kind in zip(args, signature, strict=False)
         ]

@@ -6,9 +6,10 @@ degree in every value, and degree 0 in what a program returns, the shift cancels
 this is how softmax is made stable. A row is what m is constant along: all elements of x that are
 reduced with one another while the exponential still has a degree.
 
-An exponential may be shifted when moreover every divisor that it has a degree in is reduced over
-whole rows (or a row that is small beside its neighbours would be divided by zero), and when it is
-not reduced together with another one (their maxima may be far apart).
+An exponential may be shifted when moreover every divisor that it has a degree in is at least as
+large as its power at the row's maximum, which becomes 1: sums and maxima of powers over whole rows.
+(A row that is small beside its neighbours, or a maximum that a weight of 0 hides, would be divided
+by zero.) And when it is not reduced together with another one: their maxima may be far apart.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from prism.program.node import REDUCE, Node, Op, topological
-from prism.program.program import Program
 
 Group = tuple[int, Node]  # an exponential: the kernel that it is in (0 in a program), and its node
 Degrees = Mapping[Group, Fraction]  # without those that are 0
@@ -39,8 +39,8 @@ class Shifts:
 def shifts(kernels: Sequence[Iterable[Node]], outputs: Iterable[str] | None = None) -> Shifts:
     """Exponentials of kernels, each given by its roots; they read and write tensors by name.
 
-    `outputs` are the names that the last of them leave; a program is one kernel without a SAVE, and
-    its roots are its outputs.
+    `outputs` are the names of those that are a program's; a program is one kernel without a SAVE,
+    and its roots are its outputs.
     """
     nodes = [topological(roots) for roots in kernels]
     roots = [set(roots) for roots in kernels]
@@ -58,21 +58,18 @@ def shifts(kernels: Sequence[Iterable[Node]], outputs: Iterable[str] | None = No
         raw |= blamed
 
 
-def stable_outputs(program: Program) -> list[Node]:
-    """The nodes of a program's outputs with all exponentials shifted that may be."""
-    roots = [node for _, node in program.outputs]
-    rows = {node: axes for (_, node), axes in shifts([roots]).rows.items()}
-    new: dict[Node, Node] = {}
-    for node in topological(roots):
-        src = [new[s] for s in node.src]
-        if node in rows:
-            most = src[0]
-            for axis in node.axes:
-                most = most if axis in rows[node] else Node(Op.MAX, (most,), axis)
-            new[node] = Node(Op.EXP_SHIFTED, (src[0], most))
-        else:
-            new[node] = Node(node.op, src, node.arg) if src else node
-    return [new[root] for root in roots]
+def reached(kernels: Sequence[Iterable[Node]], groups: Iterable[Group]) -> list[Node]:
+    """The roots of kernels that are computed from exponentials, through memory as well."""
+    groups, tensors, found = set(groups), set(), []
+    for number, roots in enumerate(kernels):
+        roots, inside = list(roots), set()
+        for node in topological(roots):
+            loaded = node.op is Op.LOAD and node.arg in tensors
+            if loaded or (number, node) in groups or any(s in inside for s in node.src):
+                inside.add(node)
+        found += [root for root in roots if root in inside]
+        tensors |= {root.arg for root in roots if root in inside and root.op is Op.SAVE}
+    return found
 
 
 class _Calculus:
@@ -84,10 +81,13 @@ class _Calculus:
         self.degrees: list[dict[Node, Degrees]] = []
         self.reduced: dict[Group, set[str]] = {}
         self.divisors: list[tuple[Group, tuple[str, ...]]] = []
+        self.solid: set[tuple[int, Node] | str] = set()  # sums and maxima of powers; also tensors
         for number, nodes in enumerate(kernels):
             self.degrees.append({})
             for node in nodes:
                 self.degrees[number][node] = self._of(number, node)
+                if self._is_solid(number, node):
+                    self.solid |= {(number, node), *([node.arg] if node.op is Op.SAVE else [])}
 
     @property
     def rows(self) -> dict[Group, tuple[str, ...]]:
@@ -121,6 +121,8 @@ class _Calculus:
                 return _sum(first, operands[1], 1)
             case Op.DIV:
                 self.divisors += [(group, node.src[1].axes) for group in operands[1]]
+                if (number, node.src[1]) not in self.solid:
+                    self.blamed |= operands[1].keys()
                 return _sum(first, operands[1], -1)
             case Op.MATMUL:
                 self._reduce(first.keys() | operands[1].keys(), node.arg)
@@ -137,6 +139,18 @@ class _Calculus:
         for degrees in operands:
             self.blamed |= degrees.keys()
         return {}
+
+    def _is_solid(self, number: int, node: Node) -> bool:
+        """Whether a value with a degree is made of powers of exponentials, with no other factor."""
+        if not self.degrees[number][node]:
+            return False
+        if node.op is Op.LOAD:
+            return node.arg in self.solid
+        if node.op is Op.EXP:
+            return True
+        if node.op is Op.SCALE and "-" in node.arg:  # which may be negative
+            return False
+        return node.op is not Op.SUB and all((number, s) in self.solid for s in node.src)
 
     def _reduce(self, groups: Iterable[Group], axis: str) -> None:
         groups = set(groups)

@@ -11,7 +11,6 @@ import numpy as np
 
 from prism.errors import PrismError
 from prism.program import constant
-from prism.program.homogeneous import stable_outputs
 from prism.program.mask import causal
 from prism.program.node import Node, Op, topological
 from prism.program.program import Program
@@ -102,11 +101,28 @@ def apply(op: Op, arg, values: list[Named], number: Callable[[str], float]) -> N
     return Named(reduce(first.array, axis=where), first.axes[:where] + first.axes[where + 1 :])
 
 
+def softmax_argument(node: Node) -> Node | None:
+    """x when `node` is exp(x) / sum(exp(x) over an axis), else None."""
+    if node.op is not Op.DIV:
+        return None
+    top, total = node.src
+    same = top.op is Op.EXP and total.op is Op.SUM and total.src[0] is top
+    return top.src[0] if same else None
+
+
+def _softmax(x: Named, axis: str) -> Named:
+    at = x.axes.index(axis)
+    most = np.max(x.array, axis=at, keepdims=True)
+    e = BINARY_FN[Op.EXP_SHIFTED](x.array, most)
+    return Named(e / np.sum(e, axis=at, keepdims=True), x.axes)
+
+
 def evaluate(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Float64 value of every output, axes in the order of the output node.
 
-    Exponentials are shifted by the maximum of their row where the shift cancels, so a softmax has
-    its value whatever its logits are.
+    A softmax, exp(x) / sum(exp(x) over an axis), is shifted by its row's maximum: it has its value
+    whatever its logits are. Nothing else is: kernels shift by a calculus of their own, and are
+    judged by this.
 
     Generated inputs are made here. Raises PrismError for a missing input or one of a wrong shape,
     naming it.
@@ -125,12 +141,15 @@ def evaluate(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np
                 f"declared {program.shape(node)}"
             )
         values[node] = Named(np.asarray(inputs[name], dtype=np.float64), node.axes)
-    shifted = stable_outputs(program)
     with np.errstate(all="ignore"):
-        for node in topological(shifted):
-            if node not in values:
+        for node in topological(node for _, node in program.outputs):
+            if node in values:
+                continue
+            if (x := softmax_argument(node)) is not None:
+                values[node] = _softmax(values[x], node.src[1].arg)
+            else:
                 values[node] = apply(node.op, node.arg, [values[s] for s in node.src], number)
     return {
-        name: np.asarray(aligned(values[node], old.axes), order="C")
-        for node, (name, old) in zip(shifted, program.outputs, strict=True)
+        name: np.asarray(aligned(values[node], node.axes), order="C")
+        for name, node in program.outputs
     }

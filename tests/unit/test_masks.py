@@ -89,15 +89,33 @@ def test_one_mask_however_often_it_is_written():
 def test_names_of_masks_are_apart():
     b = Builder("p", {"a": 2, "b_c": 2, "a_b": 2, "c": 2}, "fp32")
     one, other = b.causal("a", "b_c"), b.causal("a_b", "c")
-    program = b.build(O=b.add(one, other))
+    logits = [b.input("X", "a b_c"), b.input("Y", "a_b c")]
+    program = b.build(O=b.add(logits[0], one), P=b.add(logits[1], other))
     assert one is not other and len(program.generated) == 2
+
+
+@pytest.mark.parametrize(
+    ("formula", "how"),
+    [
+        ("O = X * causal(s, h)", "here it is mul"),
+        ("O = X - causal(s, h)", "here it is sub"),
+        ("O = X + causal(s, d)", r"added to axes \['s', 'h'\]"),
+        ("O = matmul(X, causal(s, h), h)", "here it is matmul"),
+        ("O = X + relu(causal(s, h))", "here it is relu"),
+    ],
+)
+def test_a_mask_is_added_and_nothing_else(formula, how):
+    sizes = {"s": 2, "h": 3, "d": 4}
+    with pytest.raises(PrismError, match=how):
+        parse("p", f"{formula} + Y", {"X": ["s", "h"], "Y": ["d"]}, sizes, {})
 
 
 @pytest.mark.parametrize("align", ["last", "first"])
 @pytest.mark.parametrize(("queries", "keys"), LENGTHS)
 def test_alignment(queries, keys, align):
     b = Builder("p", {"s": queries, "h": keys}, "fp32")
-    mask = evaluate(b.build(O=b.scale(b.causal("s", "h", align), 1)), {})["O"]
+    program = b.build(O=b.add(b.input("X", "s h"), b.causal("s", "h", align)))
+    mask = evaluate(program, {"X": np.zeros((queries, keys))})["O"]
     np.testing.assert_array_equal(mask == 0, visible(queries, keys, align))
     assert np.isneginf(mask[mask != 0]).all()
 
@@ -105,7 +123,8 @@ def test_alignment(queries, keys, align):
 def test_five_queries_and_two_keys():
     """The last query sees the last key, so the first three see none (flash-attention#1778)."""
     b = Builder("p", {"s": 5, "h": 2}, "fp32")
-    mask = evaluate(b.build(O=b.scale(b.causal("s", "h"), 1)), {})["O"]
+    program = b.build(O=b.add(b.input("X", "s h"), b.causal("s", "h")))
+    mask = evaluate(program, {"X": np.zeros((5, 2))})["O"]
     no = -np.inf
     np.testing.assert_array_equal(mask, [[no, no], [no, no], [no, no], [0, no], [0, 0]])
 
@@ -120,7 +139,7 @@ def test_errors_are_one_line():
         start + "causal: alignment 'middle' is not one of last, first"
     )
     assert fails("O = Q + causal(Q + K, h)") == start + "causal: 'Q + K' is not an axis name"
-    assert fails("O = Q + causal(s)") == start + "causal takes 3 argument(s), got 1"
+    assert fails("O = Q + causal(s)") == start + "causal takes 2 or 3 argument(s), got 1"
     taken = {"causal_s_h": ["s", "h"]}
     assert fails("O = causal_s_h + causal(s, h)", taken) == (
         start + "input 'causal_s_h' is declared twice"
@@ -134,8 +153,9 @@ def test_errors_are_one_line():
 def test_what_the_language_does_not_have_is_named(call):
     """With what it has."""
     text, name = fails(f"A = Q\nO = Q + {call}"), call.partition("(")[0]
-    start = f"program p: formula line 2: unknown operator {name!r}; known are ["
-    assert text.startswith(start) and "'causal'" in text and "'softmax'" in text
+    start = f"program p: formula line 2: unknown operator {name!r}"
+    assert text.startswith(start) and "; known are add, causal, div" in text
+    assert ("added masks logits" in text) == (name in ("sliding_window", "where"))
 
 
 def test_as_text():
@@ -286,7 +306,8 @@ def test_a_mask_costs_no_traffic():
 
 def test_a_mask_is_no_factor_of_a_product():
     b = Builder("p", {"s": 3, "h": 4, "e": 5}, "fp32")
-    program = b.build(O=b.matmul(b.causal("s", "h"), b.input("V", "h e"), "h"))
+    logits = b.add(b.input("X", "s h"), b.causal("s", "h"))
+    program = b.build(O=b.matmul(logits, b.input("V", "h e"), "h"))
     product = op(Op.MATMUL, load("causal_s_h", "s h"), load("V", "h e"), arg="h")
     mapped = graph(op(Op.SAVE, product, arg="O"))
     with pytest.raises(LoweringError, match="^matmul: causal_s_h is a mask, which is in no memory"):

@@ -54,6 +54,7 @@ def rows(formula, inputs):
         ("O = softmax(X, c)", ([("r",)], 0)),
         ("O = softmax(softmax(X, c), r)", ([("c",), ("r",)], 0)),
         ("E = exp(X)\nO = sum(relu(E * X), c) / sum(E, c)", ([("r",)], 0)),
+        ("E = exp(X)\nO = X / sum(scale(E, 3), c) * sum(E, c)", ([("r",)], 0)),
         ("E = exp(X)\nO = sqrt(sum(square(E), c)) / max(E, c)", ([("r",)], 0)),
         ("E = exp(X)\nO = sum(sum(E, c), r) / sum(sum(E, r), c)", ([()], 0)),
         ("E = exp(X)\nO = E / (sum(E, c) + sum(scale(E, 2), c))", ([("r",)], 0)),
@@ -68,6 +69,10 @@ def rows(formula, inputs):
         ("E = exp(X)\nO = exp(E) / sum(E, c)", ([], 2)),
         # A divisor that is not of whole rows: 0 for a row far below the maximum.
         ("E = exp(X)\nO = E / sum(E, c) + E / sum(E, r)", ([], 1)),
+        # A divisor in which a weight may hide the maximum.
+        ("E = exp(X)\nO = E / sum(E * X, c)", ([], 1)),
+        ("E = exp(X)\nO = E / max(scale(E, -1), c)", ([], 1)),
+        ("E = exp(X)\nO = E / sum(sum(E, c) - E, c)", ([], 1)),
         # Two of them reduced together: their maxima may be far apart.
         ("P = exp(X) * exp(Y)\nO = P / sum(P, c)", ([], 2)),
     ],
@@ -75,6 +80,30 @@ def rows(formula, inputs):
 def test_what_may_be_shifted(formula, expected):
     inputs = {"X": "r c"} | ({"Y": "r c"} if "Y" in formula else {})
     assert rows(formula, inputs) == expected
+
+
+def test_a_raw_exponential_elsewhere_does_not_let_others_stay_raw():
+    """max(exp(x)) is also exp(max(x)), of which no shift cancels alone."""
+    inputs = {"X": "r c", "Y": "r"}
+    formula = "E = exp(X)\nO = max(E, c) / sum(E, c)\nP = exp(Y)"
+    program = symbolic("p", formula, inputs, outputs=["O", "P"])
+    drawn = drawn_from(program, 60, 60)
+    kept = [(i, g) for i, g in drawn if not refused(program, [g])]
+    assert 0 < len(kept) < len(drawn)
+    bound, rng = program.bind(r=5, c=7), random.Random(0)
+    numbers = np.random.default_rng(0)
+    values = {"X": 200 * numbers.normal(size=(5, 7)), "Y": numbers.normal(size=5)}
+    expected, ran = evaluate(bound, values), 0
+    for graph_id, concrete in concretes(bound, kept, rng):
+        try:
+            tile = lower(concrete)
+        except LoweringError as error:
+            assert "different" in str(error), error
+            continue
+        for name, value in run(tile, values, np.float32).items():
+            np.testing.assert_allclose(value, expected[name], rtol=1e-4, err_msg=graph_id)
+        ran += 1
+    assert ran > 20
 
 
 @pytest.mark.parametrize("logit", [11.2, 88.8, 151.0, 1e4])
