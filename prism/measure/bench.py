@@ -25,7 +25,7 @@ from prism.measure.rounds import LATE, BenchSettings, Progress, System, measure
 from prism.measure.rows import Row, write_rows
 from prism.measure.tune import read_source
 from prism.measure.winner import DOES_NOT_COMPILE, backend_of, read_winner, stored_source
-from prism.model.device import Gpu
+from prism.model.device import Device, Gpu
 from prism.model.roofline import compulsory_bytes, least_us, roofline_us
 from prism.program import Program
 
@@ -35,6 +35,7 @@ PRISM, READ = "prism", "read"
 JUDGED_FROM_US = 50.0  # below, starting threads and not memory decides the reading kernel's time
 MODELLED = ("modelled_roofline_us", "modelled_bandwidth_us", "modelled_least_us")
 JUDGED_FROM_REPLAYS = 2.0  # the same on a GPU, in replays of a kernel that does nothing
+SLOWEST_GBS = 1.0  # no memory is slower; a reading that is was held up by other work
 
 
 def bench(
@@ -216,13 +217,16 @@ def _compile(case: Case, systems: Sequence[System], settings: BenchSettings, wor
 def _finished(systems: Sequence[System], settings: BenchSettings) -> list[dict]:
     """Samples, the comparison with reading and with the model's bounds; rows as plain data.
 
-    Reading counts by its low quantile, as a disturbance would make sound rows suspect.
+    Reading counts by its low quantile, as a disturbance would make sound rows suspect; and not at
+    all where even that cannot be (`_disturbed`).
     """
     for system in systems:
         if system.row.status == "ok":
             system.row.set_samples(system.cold, system.warm)
     reading = next(s.row for s in systems if s.row.system == READ)
     read, least, judged_from = reading.median_us, reading.p20_us, _judged_from(reading)
+    if reason := _disturbed(reading, settings.device):
+        reading.status, reading.reason, read = "suspect", reason, None
     for system in systems:
         row = system.row
         row.read_us = read
@@ -252,3 +256,17 @@ def _judged_from(reading: Row) -> float:
     """Microseconds of reading from which on memory decides them."""
     least = reading.evidence.get("least_replay_us")
     return JUDGED_FROM_US if least is None else JUDGED_FROM_REPLAYS * least
+
+
+def _disturbed(reading: Row, device: Device) -> str:
+    """Why the reading says nothing of memory; empty where it may, and in Triton's interpreter."""
+    least, size = reading.p20_us, reading.input_bytes
+    interpreted = device.gpu is not None and device.torch == "cpu"
+    if interpreted or least is None or size is None:
+        return ""
+    if least <= size / (SLOWEST_GBS * 1e3) + JUDGED_FROM_US:
+        return ""
+    return (
+        f"the machine was busy: reading {size} bytes took {least:.1f} us (20% quantile), less than "
+        f"{SLOWEST_GBS:g} GB/s, so it judges nothing"
+    )
