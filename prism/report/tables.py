@@ -73,7 +73,8 @@ def kernel_time(run: Run, published: Published) -> pd.DataFrame:
 
 def _kernel_record(row: dict, best: dict | None, paper: dict, noise: str, without: str) -> dict:
     median, evidence = row.get("median_us"), row.get("evidence")
-    comparable = row.get("status") == "ok" and median and best
+    reads = row.get("system") == REFERENCE  # and computes nothing that could be compared
+    comparable = row.get("status") == "ok" and median and best and not reads
     return {
         **{k: row.get(k) for k in ("workload", "config", "dtype", "system", "status")},
         "reason": "; ".join(filter(None, (row.get("reason"), noise))),
@@ -83,7 +84,8 @@ def _kernel_record(row: dict, best: dict | None, paper: dict, noise: str, withou
         "published_prism_vs_mirage": number(paper.get("prism_vs_mirage")),
         **{f"published_{k}": paper.get(k) for k in ("prism_vs_torch_compile", "prism_vs_tvm")},
         **{k: row.get(k) for k in ("warm_median_us", "n", "verdict", "error_max", "bound_max")},
-        **{k: row.get(k) for k in ("numerics", "timer", "variant", "device", "threads")},
+        "numerics": None if reads else row.get("numerics"),
+        **{k: row.get(k) for k in ("timer", "variant", "device", "threads")},
         **{k: row.get(k) for k in ("commit", "config_hash")},
         "noise": noise,
         "modelled_roofline_us": row.get("modelled_roofline_us"),
