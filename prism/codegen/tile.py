@@ -252,6 +252,7 @@ class TileProgram:
     outputs: tuple[str, ...]
     kernels: tuple[TileKernel, ...]
     options: Mapping[str, int | str]
+    of: Program
 
     def is_mask(self, view: View) -> bool:
         """Whether a view is computed from indices."""
@@ -260,8 +261,6 @@ class TileProgram:
     def touched(self, kernel: TileKernel) -> list[View]:
         """The views of a kernel that are tiles of memory: one for each of its arguments."""
         return [view for view in kernel.views.values() if not self.is_mask(view)]
-
-    of: Program
 
 
 def block_length(span: Span, block: Mapping[str, int]) -> int:

@@ -16,7 +16,7 @@ its program has. The verified graph stays what is stored, named and proved.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -59,13 +59,22 @@ def kernels_of(program: Program, graph: SGraph) -> tuple[Kernel, ...]:
 
 def refused(program: Program, graphs: Iterable[SGraph]) -> Counter[str]:
     """How many of the graphs have no stable form, by reason."""
-    found: Counter[str] = Counter()
-    for graph in graphs:
-        try:
-            kernels_of(program, graph)
-        except PrismError as error:
-            found[str(error)] += 1
-    return found
+    return Counter(reason for graph in graphs if (reason := _why_not(program, graph)))
+
+
+def stable_graphs(
+    program: Program, graphs: Iterable[tuple[str, SGraph]]
+) -> list[tuple[str, SGraph]]:
+    """Those of the graphs, with their ids, that have a form in the program's numerics."""
+    return [(name, graph) for name, graph in graphs if not _why_not(program, graph)]
+
+
+def _why_not(program: Program, graph: SGraph) -> str:
+    try:
+        kernels_of(program, graph)
+    except PrismError as error:
+        return str(error)
+    return ""
 
 
 @lru_cache(maxsize=4096)
@@ -261,18 +270,4 @@ def _cuts(kernel: Kernel) -> dict[Node, dict[str, frozenset[str]]]:
             axis = accum_kind(node).axis
             kept = {a: cut - {kernel.block.loop} if a == axis else cut for a, cut in kept.items()}
         found[node] = kept
-    return found
-
-
-def stable_graphs(
-    program: Program, graphs: Sequence[tuple[str, SGraph]]
-) -> list[tuple[str, SGraph]]:
-    """Those of the graphs, with their ids, that have a form in the program's numerics."""
-    found = []
-    for name, graph in graphs:
-        try:
-            kernels_of(program, graph)
-        except PrismError:
-            continue
-        found.append((name, graph))
     return found

@@ -9,7 +9,8 @@ however small its values are, and rounding to the dtype never costs more than it
 
 Bound. Each of the two at most twice PyTorch eager's (same dtype, same inputs, same device) plus a
 floor: (4 for max, 1 for rms) * F with F = u(dtype) + sqrt(K) * u(fp32), K the longest reduction.
-Of an output of fewer than 16 elements only `max` is judged, since `rms` says no other thing of it.
+An output of fewer than 16 elements is judged by `max` alone, with its 4 F: a mean of so few is no
+mean, and one that cancelled decides it.
 Eager counts for an output only up to an error of 24 floors (96 F for max, 24 F for rms), so that no
 bound reaches the error of zeros (1 in max, in rms a fifth of it), and if at least one of its
 elements can be compared. Otherwise it gave nothing usable: its share is then the rounding of the

@@ -1,16 +1,15 @@
 """Tuning by local search: around the best of what was tried, with random points in between.
 
-Which is fast depends on sizes more than on graphs, and neighbouring sizes are about as fast. So
-after a start of random points most proposals change one thing of one of the best: a size to the
-next value of its range, an option, or the graph, to another one that takes the same sizes.
+After a start of random points most proposals change one thing of one of the best: a size to a value
+near it in its range, an option, or the graph, to another one that takes the same sizes.
 """
 
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from prism.errors import PrismError
 from prism.instantiate.concrete import Concrete
@@ -18,10 +17,8 @@ from prism.instantiate.distinct import identity
 from prism.instantiate.sampling import sample
 from prism.instantiate.space import problem, sizes
 from prism.instantiate.stable import stable_graphs
+from prism.measure.space import Space
 from prism.sgraph import SGraph
-
-if TYPE_CHECKING:
-    from prism.measure.strategy import Space
 
 START = 20  # random points before the first step
 RANDOM = 4  # from then on one proposal in so many is a random one
@@ -117,12 +114,12 @@ class _Search:
         (kind,) = rng.choices(list(kinds), list(kinds.values())) if any(kinds.values()) else [""]
         if kind == "size":
             kernel, par, values = rng.choice(ranges)
-            at = values.index(chosen[kernel][par]) if chosen[kernel][par] in values else 0
-            at += rng.choice((-2, -1, 1, 2))
+            at = bisect_left(values, chosen[kernel][par]) + rng.choice((-2, -1, 1, 2))
             chosen[kernel][par] = values[min(max(at, 0), len(values) - 1)]
         elif kind == "option":
             option = rng.choice(choices)
-            options[option] = rng.choice([v for v in self.space.options[option]])
+            now = options.get(option)
+            options[option] = rng.choice([v for v in self.space.options[option] if v != now])
         elif kind == "graph":
             name = rng.choice(others)
             graph = self.graphs[name]
@@ -135,11 +132,11 @@ class _Search:
     def _concrete(self, record: Mapping) -> Concrete | None:
         """What a record is of; None when it is of no graph of this space."""
         graph = self.graphs.get(record["graph_id"])
-        if graph is None:
+        if graph is None or record["options"].keys() != self.space.options.keys():
             return None
         try:
             return Concrete(self.space.program, graph, record["sizes"], record["options"])
-        except PrismError:
+        except (PrismError, TypeError):
             return None
 
     @staticmethod

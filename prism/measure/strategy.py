@@ -3,50 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
 
 from prism.instantiate.concrete import Concrete
 from prism.instantiate.distinct import operators
 from prism.instantiate.sampling import sample
 from prism.measure.local import LocalStrategy
-from prism.model.device import CPU, Device
+from prism.measure.space import Space, Strategy
 from prism.model.rank import Ranked, rank
-from prism.program import Program
-from prism.sgraph import SGraph
-
-
-@dataclass(frozen=True)
-class Space:
-    """What may be tried: all mapped graphs, their sizes and the backend's options.
-
-    `limit` is how many configurations the budget allows, `scratch_bytes` the backend's bound,
-    `device` what they are tuned for.
-    """
-
-    program: Program
-    graphs: Sequence[tuple[str, SGraph]]
-    options: Mapping[str, Sequence]
-    seed: int
-    limit: int
-    scratch_bytes: int
-    device: Device = CPU
-
-
-class Strategy(Protocol):
-    """One interface for all strategies. `pruned` counts the configurations that were looked at and
-    left out without compiling them, as they would not run."""
-
-    pruned: int
-
-    def propose(
-        self, space: Space, history: Sequence[dict], count: int
-    ) -> list[tuple[str, Concrete]]:
-        """At most `count` new configurations, (graph id, concrete); empty when there are none.
-
-        `history` holds the records of those tried so far (see `race.Candidate.record`).
-        """
 
 
 class RandomStrategy:

@@ -103,7 +103,7 @@ def test_a_library_operator_reads_a_mask(align, tmp_path):
         assert gated([(concrete, source)], tmp_path / "triton") == []
 
 
-def test_a_kernel_without_its_mask_fails_the_gate(tmp_path):
+def test_outputs_of_another_mask_fail_the_gate(tmp_path):
     """The gate sees a mask that is off by one."""
     concrete = next(iter(concretes("last", "fp32", 4, {})))
     program = concrete.program.bind(s=7, h=7)

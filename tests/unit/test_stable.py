@@ -33,11 +33,17 @@ MASKED = symbolic(
     {"Q": "s d", "K": "h d", "V": "h e", "M": "s h"},
 )
 LARGEST = symbolic("largest", "E = exp(X)\nO = max(E, c) / sum(E, c)", {"X": "r c"})
+ROOTS = symbolic("roots", "E = exp(X)\nO = sqrt(sum(square(E), c)) / sum(E, c)", {"X": "r c"})
+BOTH = symbolic(
+    "both", "E = exp(X)\nO = sum(matmul(E, W, c), r) / sum(sum(E, c), r)", {"X": "r c", "W": "c w"}
+)
 SOFT = [PROGRAMS[n] for n in ("attention", "qk_attention", "softmax_matmul")] + [
     SOFTMAX,
     SCALED,
     MASKED,
     LARGEST,
+    ROOTS,
+    BOTH,
 ]
 
 
@@ -69,6 +75,10 @@ def rows(formula, inputs):
         ("E = exp(X)\nO = exp(E) / sum(E, c)", ([], 2)),
         # A divisor that is not of whole rows: 0 for a row far below the maximum.
         ("E = exp(X)\nO = E / sum(E, c) + E / sum(E, r)", ([], 1)),
+        ("O = softmax(exp(X), c)", ([("r",)], 1)),
+        ("E = exp(X)\nO = matmul(E, W, c) / matmul(E, V, c)", ([], 1)),
+        ("E = exp(X)\nO = matmul(E, W, c) / sum(E, c)", ([("r",)], 0)),
+        ("E = exp(X)\nF = exp(Y)\nO = matmul(E, F, c) / sum(E, c)", ([], 2)),
         # A divisor in which a weight may hide the maximum.
         ("E = exp(X)\nO = E / sum(E * X, c)", ([], 1)),
         ("E = exp(X)\nO = E / max(scale(E, -1), c)", ([], 1)),
@@ -79,6 +89,7 @@ def rows(formula, inputs):
 )
 def test_what_may_be_shifted(formula, expected):
     inputs = {"X": "r c"} | ({"Y": "r c"} if "Y" in formula else {})
+    inputs |= {name: "c w" for name in "WV" if f"{name}," in formula}
     assert rows(formula, inputs) == expected
 
 
@@ -183,7 +194,7 @@ def test_stable_forms_compute_their_program(program, size):
     assert ran["points"] > 0.4 * len(kept)
     # Of a softmax alone nothing is summed up later; splits of qk_attention are rare.
     assert ran["loops"] or program is SOFTMAX
-    assert ran["parts"] or program.name in ("softmax", "qk_attention")
+    assert ran["parts"] or program.name in ("softmax", "qk_attention", "roots")
 
 
 def test_every_graph_of_one_kernel_has_a_stable_form():
@@ -308,3 +319,12 @@ def test_names_of_maxima_avoid_the_program_s(backend):
             )
         )
     )
+
+
+def test_powers_that_are_summed_up_in_parts_have_no_stable_form():
+    found = refused(ROOTS, [g for _, g in drawn_from(ROOTS, 100, 200)])
+    reasons = {reason.removeprefix("no stable form: ") for reason in found}
+    assert {
+        "a power of an exponential is accumulated",
+        "a power of an exponential is saved in parts",
+    } <= reasons
