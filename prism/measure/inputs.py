@@ -2,8 +2,9 @@
 
 Inputs are normal, deterministic for a seed, and rounded to the dtype *before* the reference is
 computed, so that the reference is the exact answer to what every system is given. They are scaled
-as the tensors of a model are: products of two have entries of about unit size, so that a softmax
-spreads over its row and a wrong tile anywhere in it shows in the output.
+as the tensors of a model are: products of two have entries of about unit size, so that a wrong tile
+anywhere shows in the output; and where a program's own scale makes what it exponentiates smaller
+than that, an input grows until its standard deviation is 1, so that a softmax spreads over its row.
 Child processes map the raw files and make rotating copies larger than the last-level cache.
 """
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from prism.errors import PrismError
 from prism.files import write_json
+from prism.measure.spread import spread_logits
 from prism.program import Node, Op, Program, evaluate, program_from_json, program_to_json
 
 STORAGE = {"bf16": np.uint16, "fp16": np.float16, "fp32": np.float32}
@@ -70,19 +72,25 @@ def widen(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def make_inputs(program: Program, seed: int) -> dict[str, np.ndarray]:
-    """Normal inputs in storage form; each depends on the seed, its name and its axes only."""
+    """Normal inputs in storage form; each depends on the seed, its name and its axes only.
+
+    But for a number that `spread_logits` multiplies some by, where exponentials have arguments of a
+    standard deviation below 1; where it is 1 or more, and without exponentials, there is none.
+    """
     arrays = {}
     for name, node in program.arguments.items():
         rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
         values = rng.standard_normal(program.shape(node), dtype=np.float32)
-        arrays[name] = round_to(values * np.float32(deviation(program, node)), program.dtype)
-    return arrays
+        arrays[name] = values * np.float32(deviation(program, node))
+    spread = spread_logits(program, arrays)
+    return {name: round_to(values, program.dtype) for name, values in spread.items()}
 
 
 def deviation(program: Program, node: Node) -> float:
     """Standard deviation of an input: K ** -1/4, K its longest axis that a matmul contracts.
 
-    A contraction over K products of two such entries has standard deviation 1.
+    A contraction over K products of two such entries has standard deviation 1. `make_inputs` makes
+    it larger where logits would be flat.
     """
     contracted = {n.arg for n in program.nodes if n.op is Op.MATMUL}
     extents = [program.size(axis) for axis in node.axes if axis in contracted]
