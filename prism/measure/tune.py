@@ -76,8 +76,8 @@ def tune(
     and the counts by cause; that is a result, not an exception. `limit_s` are the seconds that it
     and the calls before it were given, and `ended` is what ended it: "count", "time", "exhausted"
     (there was nothing more to try), or None where nothing could be. `refused` counts graphs
-    without a stable form, of which none is tried, by reason. Raises PrismError for a missing
-    compiler, an unknown backend or a disk that cannot be written.
+    without a stable form, of which none is tried, by reason, out of `refused_of`. Raises PrismError
+    for a missing compiler, an unknown backend or a disk that cannot be written.
     """
     start = time.perf_counter()
     manifest = backend_of(device.backend, program.dtype)
@@ -112,6 +112,7 @@ def tune(
         result = _result(race, winner, concrete, controls, device, known)
         result["pruned"] = chooser.pruned
         result["refused"] = dict(refused(program, [graph for _, graph in graphs]))
+        result["refused_of"] = len(graphs)
         result["eager"] = case.eager_record | {"without_share": gate.without_eager}
     result |= {
         "program": program.name,

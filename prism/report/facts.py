@@ -116,7 +116,9 @@ def winner(case: Case) -> list[tuple[str, str]]:
     causes = ", ".join(f"{cause} {n}" for cause, n in sorted((data.get("causes") or {}).items()))
     facts.append(("Failed by cause", causes or "none"))
     if refused := data.get("refused"):
-        facts.append(("Graphs left out", "; ".join(f"{n}: {why}" for why, n in refused.items())))
+        of = f" of {total}" if (total := data.get("refused_of")) else ""
+        left = "; ".join(f"{n}{of}: {why}" for why, n in refused.items())
+        facts.append(("Graphs left out", left))
     internal = [c for c in data.get("candidates") or [] if c.get("cause") == "internal"]
     if internal:
         facts.append(("Problems of the generator", str(internal[0].get("reason") or NONE)))

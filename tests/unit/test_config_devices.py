@@ -237,3 +237,14 @@ def test_bad_budgets_of_packing():
         plan(["pack.device=h300"])
     with pytest.raises(PrismError, match="must name a device"):
         plan(["pack.device=auto"])
+
+
+def test_ranked_tuning_is_refused_at_once_without_a_gpu():
+    for made in (compose, plan):
+        with pytest.raises(PrismError) as error:
+            made(["device=cpu", "tune=ranked"])
+        assert str(error.value) == (
+            "tune=ranked: device cpu has no GPU, and the model that ranks is of GPUs; "
+            "use tune=local or tune=random"
+        )
+    assert compose(["device=cpu", "tune=local"]).tune.name == "local"

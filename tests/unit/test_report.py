@@ -10,8 +10,9 @@ import pytest
 from report_runs import ALL_CASES, CASE, change, make_run, put, row, search, table, verdicts, winner
 
 from prism.errors import PrismError
-from prism.report import build
+from prism.report import build, facts
 from prism.report.published import PAPER
+from prism.report.run import Case
 
 KERNEL_TIME = ["workload", "config", "dtype", "system", "status", "reason", "median_us", "p20_us"]
 KERNEL_TIME += ["p80_us", "ratio_to_best_baseline", "read_speed_fraction"]
@@ -340,3 +341,10 @@ def test_a_full_disk_leaves_the_old_report(tmp_path, monkeypatch):
         build(run)
     assert (run / "report.html").read_text() == before
     assert not list(run.rglob(".*.html")) and not list(run.glob("tables/.*"))
+
+
+def test_graphs_left_out_are_told_of_how_many():
+    left = {"refused": {"no stable form: x": 3}, "refused_of": 9}
+    for data, text in ((left, "3 of 9: no stable form: x"), ({"refused": {"y": 2}}, "2: y")):
+        assert dict(facts.winner(Case("rmsnorm@n=4", winner=data)))["Graphs left out"] == text
+    assert "Graphs left out" not in dict(facts.winner(Case("rmsnorm@n=4", winner={"refused": {}})))

@@ -6,17 +6,11 @@ import os
 import shutil
 
 from prism.codegen.backend import Backend, Pairs
+from prism.codegen.cpu.flags import FLAGS
 from prism.codegen.cpu.printer import SCHEDULES, source
 from prism.codegen.cpu.read import read_source
 from prism.errors import PrismError
 from prism.instantiate.space import SCRATCH_BYTES
-
-# Never -ffast-math: NaN and infinity must survive. FMA contraction is allowed, as accumulation is
-# fp32 whatever the order.
-FLAGS = [
-    *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
-    *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
-]
 
 
 def build(pairs: Pairs, arch: int | None, jobs: int, timeout: float) -> list[str]:

@@ -6,9 +6,11 @@ import re
 from functools import cache
 from math import prod
 from pathlib import Path
+from textwrap import wrap
 
 from prism.codegen import tile as t
 from prism.codegen.about import about, tensors
+from prism.codegen.cpu.flags import FLAGS
 from prism.codegen.cpu.loops import indent
 from prism.codegen.cpu.spelling import CTYPE, span_name
 from prism.codegen.cpu.statements import Statements
@@ -16,6 +18,9 @@ from prism.codegen.errors import LoweringError
 
 _HERE = Path(__file__).parent
 _LIBRARY = "this backend's own kernel at its fixed schedule; no BLAS is linked."
+_SIGNATURE = (
+    'extern "C" int prism_run(const void* const* inputs, void* const* outputs, int threads)'
+)
 SCHEDULES = ("static", "dynamic")  # of blocks over threads
 
 
@@ -29,11 +34,14 @@ def head(program: t.TileProgram) -> str:
     names = (program.inputs, program.outputs)
     inputs, outputs = (tensors(program, group) for group in names)
     call = [
-        "prism_run(inputs, outputs, threads) reads and writes row-major arrays of "
-        f"{program.of.dtype}, in this order:",
+        f"  {_SIGNATURE};",
+        f"reads and writes row-major arrays of {program.of.dtype}, in this order:",
         f"  inputs {inputs}; outputs {outputs}.",
-        "It returns 0, or 1 without memory, or 2 for fewer than one thread. The tile library comes",
-        "first, the same in every file; the generated kernels are at the end.",
+        "It returns 0 when the outputs are written, 1 when there is no memory, and 2 when threads",
+        "is less than 1. Compile this file with (in one line)",
+        *(f"  {line}" for line in wrap(" ".join(FLAGS), 94, break_on_hyphens=False)),
+        "The tile library comes first, the same in every file; the generated kernels are at the",
+        "end.",
     ]
     return "".join(f"// {line}\n" for line in [*about(program), *call])
 
@@ -189,8 +197,7 @@ def _entry(program: t.TileProgram) -> list[str]:
             "  }",
         ]
     body.append("}")
-    head = "int prism_run(const void* const* inputs, void* const* outputs, int threads) {"
-    return [f'extern "C" {head}', *indent([*body, "return failed;"]), "}"]
+    return [f"{_SIGNATURE} {{", *indent([*body, "return failed;"]), "}"]
 
 
 def _temps(program: t.TileProgram) -> list[str]:

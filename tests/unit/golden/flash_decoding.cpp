@@ -3,10 +3,15 @@
 //   O = matmul(t1 / sum(t1, h), V, h)
 // as kernel 0: grid x=1 y=5 z=3, loop i=2; kernel 1: grid x=1 y=5. Numerics stable: exponentials
 //     are shifted by the maximum of their row where that cancels. Options: schedule=dynamic.
-// prism_run(inputs, outputs, threads) reads and writes row-major arrays of bf16, in this order:
+//   extern "C" int prism_run(const void* const* inputs, void* const* outputs, int threads);
+// reads and writes row-major arrays of bf16, in this order:
 //   inputs Q[b, g, s, d], K[b, g, h, d], V[b, g, h, e]; outputs O[b, g, s, e].
-// It returns 0, or 1 without memory, or 2 for fewer than one thread. The tile library comes
-// first, the same in every file; the generated kernels are at the end.
+// It returns 0 when the outputs are written, 1 when there is no memory, and 2 when threads
+// is less than 1. Compile this file with (in one line)
+//   -std=c++17 -O3 -march=native -fopenmp -shared -fPIC -fno-math-errno -fno-trapping-math
+//   -ffp-contract=fast
+// The tile library comes first, the same in every file; the generated kernels are at the
+// end.
 
 #include <algorithm>
 
