@@ -48,7 +48,7 @@ def test_a_file_names_program_sizes_and_options_and_no_graph(backend):
     head = text[: text.index("import triton" if backend == "triton" else "#include")]
     for part in ("program rmsnorm in bf16: n=8 d=100 f=70", "O = matmul(X / sqrt(", "grid x=3"):
         assert part in head
-    assert "loop i=7" in head and "prism_run(inputs, outputs, " in head
+    assert "loop i=7" in head and "prism_run(" in head
     assert all(f"{name}={value}" in head for name, value in options.items())
     odd = about(replace(tile, name='a"""\n\\ */'))
     assert '"' not in "".join(odd) and "\\" not in "".join(odd) and "\n" not in "".join(odd)
