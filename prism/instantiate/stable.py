@@ -26,8 +26,6 @@ from prism.program.homogeneous import Degrees, Group, Shifts, reached, shifts
 from prism.program.node import LEGAL, REDUCE, accum_kind
 from prism.sgraph import BlockGraph, Kernel, MapVar, SGraph, make_mapping
 
-STABLE, PAPER = "stable", "paper"
-
 
 class StableBlock(BlockGraph):
     """A block graph with the operators of numerics."""
@@ -49,7 +47,7 @@ def kernels_of(program: Program, graph: SGraph) -> tuple[Kernel, ...]:
 
     Raises PrismError, with the reason, for a graph that has none.
     """
-    if program.numerics == PAPER:
+    if program.numerics == "paper":
         return graph.kernels
     found, reason = _stable(graph, program.outputs)
     if reason:
