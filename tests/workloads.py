@@ -8,8 +8,8 @@ from prism.sgraph import BlockGraph
 def symbolic(name, formula, inputs, params=None, outputs=None) -> Program:
     """A program whose every size is a symbol named as its axis."""
     inputs = {k: v.split() for k, v in inputs.items()}
-    axes = {a for v in inputs.values() for a in v}
-    return parse(name, formula, inputs, {a: a for a in axes}, params or {}, outputs=outputs)
+    sizes = {a: a for v in inputs.values() for a in v}  # in an order that no hash seed changes
+    return parse(name, formula, inputs, sizes, params or {}, outputs=outputs)
 
 
 EPS = {"eps": 1e-5}

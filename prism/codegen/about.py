@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from textwrap import wrap
 
 from prism.codegen.tile import TileKernel, TileProgram
-from prism.program import Op
+from prism.program import Op, Program
 from prism.program.text import formula
 
 _WIDTH = 96
@@ -16,10 +16,10 @@ _NUMERICS = {
 }
 
 
-def about(program: TileProgram) -> list[str]:
+def about(program: TileProgram, products: Mapping[str, str]) -> list[str]:
     """Program, dtype, sizes and formula; numerics; parallel dimensions of each kernel; options.
 
-    It follows from the program and from what the kernels are, so that equal kernels of different
+    `products` says by dtype what the backend rounds where it multiplies. It follows from the program and from what the kernels are, so that equal kernels of different
     graphs stay equal as text: no graph is named.
     """
     of = program.of
@@ -32,12 +32,23 @@ def about(program: TileProgram) -> list[str]:
         *(f"  {line}" for line in formula(of)),
         f"as {kernels}.",
     ]
-    if any(node.op is Op.EXP for node in of.nodes):
-        lines[-1] += f" Numerics {of.numerics}: {_NUMERICS[of.numerics]}."
+    exponentials = any(node.op is Op.EXP for node in of.nodes)
+    numerics = [_NUMERICS[of.numerics]] if exponentials else []
+    numerics.append(_rounding(of, products))
+    lines[-1] += f" Numerics {of.numerics}: {'; '.join(numerics)}."
     if any(kernel.operator is None for kernel in program.kernels):  # a library's have none
         options = ", ".join(f"{key}={value}" for key, value in sorted(program.options.items()))
         lines[-1] += f" Options: {options or 'none'}."
     return [part for line in lines for part in _wrapped(line)]
+
+
+def _rounding(program: Program, products: Mapping[str, str]) -> str:
+    """Where values are rounded, the same in every mode."""
+    if program.dtype == "fp32":
+        return "all is fp32"
+    text = f"inputs and outputs are rounded to {program.dtype}, all between and all sums are fp32"
+    multiplied = program.dtype in products and any(n.op is Op.MATMUL for n in program.nodes)
+    return f"{text}; {products[program.dtype]}" if multiplied else text
 
 
 def _dimensions(kernel: TileKernel) -> str:

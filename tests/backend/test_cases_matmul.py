@@ -1,11 +1,9 @@
 """Matmul, layout and structure from the field, and what the program language cannot say."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 import torch
-from field_cases import FieldCase, check_controls, check_cpu, check_reference, triton_failures
+from field_cases import FieldCase
 from one_source import compiled
 from plans import graphs_of, plans
 
@@ -67,27 +65,6 @@ CASES = [
         dtype="fp16",
     ),
 ]
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_reference_and_interpreter(case):
-    check_reference(case)
-
-
-@pytest.mark.backend
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_cpu(case, tmp_path):
-    check_cpu(case, tmp_path)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_triton(tmp_path):
-    assert triton_failures(CASES, tmp_path) == []
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_gate_fails_what_is_wrong(case, tmp_path):
-    check_controls(case, tmp_path)
 
 
 def test_a_chain_of_matmuls_has_its_source_plan():

@@ -50,7 +50,21 @@ def test_a_file_names_program_sizes_and_options_and_no_graph(backend):
         assert part in head
     assert "loop i=7" in head and "prism_run(" in head
     assert all(f"{name}={value}" in head for name, value in options.items())
-    odd = about(replace(tile, name='a"""\n\\ */'))
+    odd = about(replace(tile, name='a"""\n\\ */'), {})
     assert '"' not in "".join(odd) and "\\" not in "".join(odd) and "\n" not in "".join(odd)
     renamed = about(replace(tile, options={}))
     assert renamed[-1].endswith("Options: none.")
+
+
+@pytest.mark.parametrize("backend", ["cpu", "triton"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_a_file_says_where_values_are_rounded(backend, dtype):
+    program, graph = rmsnorm(8, 100, 70, dtype)
+    manifest = BACKENDS[backend]
+    options = {name: values[0] for name, values in manifest.options.items()}
+    tile = lower(Concrete(program, graph, [{"x": 3, "i": 7}], options), manifest.library)
+    head = " ".join(manifest.source(tile)[:2000].replace("//", " ").split())
+    rounded = "inputs and outputs are rounded to bf16, all between and all sums are fp32; "
+    assert ("all is fp32" in head) == (dtype == "fp32") != (rounded in head)
+    where = {"cpu": "has AVX512-BF16", "triton": "what library operators return"}[backend]
+    assert (where in head) == (dtype == "bf16")

@@ -21,6 +21,7 @@ _LIBRARY = "this backend's own kernel at its fixed schedule; no BLAS is linked."
 _SIGNATURE = (
     'extern "C" int prism_run(const void* const* inputs, void* const* outputs, int threads)'
 )
+_PRODUCTS = {"bf16": "a factor beside bf16 is rounded to it where the processor has AVX512-BF16"}
 SCHEDULES = ("static", "dynamic")  # of blocks over threads
 
 
@@ -43,7 +44,7 @@ def head(program: t.TileProgram) -> str:
         "The tile library comes first, the same in every file; the generated kernels are at the",
         "end.",
     ]
-    return "".join(f"// {line}\n" for line in [*about(program), *call])
+    return "".join(f"// {line}\n" for line in [*about(program, _PRODUCTS), *call])
 
 
 @cache

@@ -10,6 +10,7 @@ from prism.codegen.about import about
 from prism.codegen.errors import LoweringError
 from prism.codegen.triton.axes import Axes, Axis
 from prism.codegen.triton.library import library
+from prism.codegen.triton.products import PRODUCTS
 from prism.codegen.triton.spelling import HELPERS
 from prism.codegen.triton.statements import Statements
 
@@ -69,7 +70,7 @@ def source(program: t.TileProgram) -> str:
     if any(kernel.operator is not None for kernel in program.kernels):
         imports.insert(0, "import torch")
     return _FILE.format(
-        about="\n".join(about(program)),
+        about="\n".join(about(program, PRODUCTS)),
         imports="\n".join(imports),
         tensors="\n".join(_table(program, role, names) for role, names in roles.items()),
         helpers=helpers,

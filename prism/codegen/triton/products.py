@@ -12,6 +12,13 @@ from prism.codegen import tile as t
 from prism.program import Op
 
 IEEE, TF32 = "ieee", "tf32"
+# For the head of generated files.
+_CALLS = "and so is what library operators return"
+PRODUCTS = {
+    "bf16": f"factors are rounded too, {_CALLS}",
+    "fp16": "factors are rounded too, but to TF32 those that may be raw exponentials or that "
+    f"another kernel left, {_CALLS}",
+}
 
 
 def product_type(program: t.TileProgram, kernel: t.TileKernel, s: t.Contract) -> str:

@@ -2,7 +2,8 @@
 //   t1 = exp(matmul(Q, K, d))
 //   O = matmul(t1 / sum(t1, h), V, h)
 // as kernel 0: grid x=1 y=3, loop i=4. Numerics stable: exponentials are shifted by the maximum of
-//     their row where that cancels. Options: schedule=dynamic.
+//     their row where that cancels; inputs and outputs are rounded to fp16, all between and all
+//     sums are fp32. Options: schedule=dynamic.
 //   extern "C" int prism_run(const void* const* inputs, void* const* outputs, int threads);
 // reads and writes row-major arrays of fp16, in this order:
 //   inputs Q[b, g, s, d], K[b, g, h, d], V[b, g, h, e]; outputs O[b, g, s, e].
