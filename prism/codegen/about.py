@@ -19,8 +19,9 @@ _NUMERICS = {
 def about(program: TileProgram, products: Mapping[str, str]) -> list[str]:
     """Program, dtype, sizes and formula; numerics; parallel dimensions of each kernel; options.
 
-    `products` says by dtype what the backend rounds where it multiplies. It follows from the program and from what the kernels are, so that equal kernels of different
-    graphs stay equal as text: no graph is named.
+    `products` says by dtype what the backend rounds where it multiplies. The text follows from the
+    program and from what the kernels are, so that equal kernels of different graphs stay equal as
+    text: no graph is named.
     """
     of = program.of
     known = " ".join(f"{name}={value}" for name, value in {**of.sizes, **of.params}.items())

@@ -52,7 +52,7 @@ def test_a_file_names_program_sizes_and_options_and_no_graph(backend):
     assert all(f"{name}={value}" in head for name, value in options.items())
     odd = about(replace(tile, name='a"""\n\\ */'), {})
     assert '"' not in "".join(odd) and "\\" not in "".join(odd) and "\n" not in "".join(odd)
-    renamed = about(replace(tile, options={}))
+    renamed = about(replace(tile, options={}), {})
     assert renamed[-1].endswith("Options: none.")
 
 
