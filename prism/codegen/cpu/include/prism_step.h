@@ -80,6 +80,7 @@ constexpr int kPanelRows = W == 16 ? 8 : 4;  // rows of C in registers
 constexpr int kRowsOfA = 32;                 // rows of A packed together
 constexpr int kDepth = 64;                   // rows of B in one pass of `stream`, at most
 constexpr long kColumns = 2048;              // columns of one pass
+constexpr long kRun = 8192;                  // columns of one pass over whole rows, at most
 constexpr long kAheadBytes = 8192;           // prefetch distance of `dots`
 
 // Vectors of C in registers beside one another: accumulators that fit the register file.

@@ -158,10 +158,13 @@ template <class Step, class TA, class TB>
 void stream(long M, long N, long K, const TA* a, long a_row, long a_k, const TB* b, long b_k,
             float* c, long c_row, bool accumulate) {
   alignas(64) typename Step::Packed packed[kRowsOfA * kDepth];
+  // Whole rows that follow one another are one run of memory, which is read fastest.
+  const bool run = M <= kPanelRows && b_k == N && N <= kRun;
   // Rows of B at a stride of whole 8 KiB share few sets of the caches: fewer and shorter ones in a
   // pass, which the prefetch is then less far ahead of. More rows of C pay for longer passes.
-  const bool crowded = Step::kRows == 2 && M > 4 && M <= kPanelRows && b_k * sizeof(TB) % 8192 == 0;
-  const long width = crowded ? kColumns / 2 : kColumns;
+  const bool crowded = !run && Step::kRows == 2 && M > 4 && M <= kPanelRows &&
+                       b_k * sizeof(TB) % 8192 == 0;
+  const long width = run ? N : crowded ? kColumns / 2 : kColumns;
   for (long n0 = 0; n0 < N; n0 += width) {
     const long columns = N - n0 < width ? N - n0 : width;
     for (long m0 = 0; m0 < M; m0 += kRowsOfA) {
