@@ -46,7 +46,7 @@ def compose(overrides: Sequence[str] = ()) -> Any:
     """The composed DictConfig of `conf/` under Hydra overrides, checked; `device=auto` is decided.
 
     Raises PrismError with one line for an unknown workload, suite, device or key, for a size that
-    is not a positive integer, and for a dtype or a tuning that the device cannot do.
+    is not a positive integer, and for a dtype that the device cannot do.
     """
     from omegaconf import open_dict
 
@@ -62,11 +62,6 @@ def compose(overrides: Sequence[str] = ()) -> Any:
     if cfg.dtype not in device.dtypes:
         raise PrismError(
             f"dtype {cfg.dtype!r}: device {device.name} can do {', '.join(device.dtypes)}"
-        )
-    if cfg.tune.name == "ranked" and device.get("gpu") is None:
-        raise PrismError(
-            f"tune=ranked: device {device.name} has no GPU, and the model that ranks is of GPUs; "
-            f"use tune=local or tune=random"
         )
     check_budgets(plain(cfg))
     workload_of(cfg)

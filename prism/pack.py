@@ -149,16 +149,15 @@ def _chosen(
     graphs: Graphs, program: Program, device: Device, bounds: Mapping, seed: int
 ) -> list[str]:
     """Ids of the graphs for one configuration: half of those of random points, then those of the
-    points that the device's model has first; without a model, all of random points."""
+    points that the device's model has first (of a CPU with as many cores as are here)."""
     manifest = BACKENDS[device.backend]
     points = sample(
         graphs, program, bounds["points"], seed, manifest.options, manifest.scratch_bytes
     )
     wanted = bounds["graphs"]
     drawn = list(dict.fromkeys(name for name, _ in points))
-    if device.gpu is None:
-        return drawn[:wanted]
-    ranked = dict.fromkeys(name for _, name, _ in rank(points, device))
+    cores = len(os.sched_getaffinity(0))
+    ranked = dict.fromkeys(name for _, name, _ in rank(points, device, cores))
     names = dict.fromkeys(drawn[: wanted // 2])
     for name in ranked:
         if len(names) >= wanted:

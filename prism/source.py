@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from prism.codegen import BACKENDS
 from prism.codegen.errors import LoweringError
 from prism.codegen.lower import lower
@@ -19,8 +21,8 @@ POINTS = 300  # sizes of the graph to choose from
 def source_of(
     name: str, graph: SGraph, program: Program, device: Device, seed: int
 ) -> tuple[str, Concrete]:
-    """Source of a graph, and the sizes and options that it has there: on a GPU those that the model
-    of it ranks first, on the CPU, of which there is no model, the first that the seed draws.
+    """Source of a graph, and the sizes and options that it has there: those that the model of
+    the device ranks first; of the CPU with as many threads as are here.
 
     Raises PrismError where no sizes can be printed for the device.
     """
@@ -28,9 +30,7 @@ def source_of(
     points = sample(
         [(name, graph)], program, POINTS, seed, manifest.options, manifest.scratch_bytes
     )
-    if device.gpu is not None:
-        points = [(found, concrete) for _, found, concrete in rank(points, device)]
-    for _, concrete in points:
+    for _, _, concrete in rank(points, device, len(os.sched_getaffinity(0))):
         try:
             return manifest.source(lower(concrete, manifest.library)), concrete
         except LoweringError as error:

@@ -1,7 +1,6 @@
 """Programs with masks, and concrete graphs of them that a search found, for several tests."""
 
 from prism.instantiate.concrete import Concrete
-from prism.instantiate.space import problem
 from prism.instantiate.stable import stable_graphs
 from prism.program import parse
 from prism.search import Bounds, search
@@ -33,8 +32,7 @@ def points(program, graph, rng, count, most=5, options=None):
     for _ in range(count * 20):
         sizes = [{p: rng.randint(1, most) for p in kernel.block.pars} for kernel in graph.kernels]
         concrete = Concrete(program, graph, sizes, options or {})
-        parts = zip(concrete.bound, concrete.kernels, sizes, strict=True)
-        if all(problem(*part) is None for part in parts):
+        if concrete.problem() is None:
             count -= 1
             yield concrete
         if count == 0:

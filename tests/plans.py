@@ -7,7 +7,7 @@ from math import prod
 from prism.codegen import LoweringError
 from prism.codegen.lower import lower
 from prism.instantiate import Concrete
-from prism.instantiate.space import problem, sizes
+from prism.instantiate.space import sizes
 from prism.instantiate.stable import refused
 from prism.program import Program
 from prism.search import Bounds, search
@@ -68,8 +68,7 @@ def point(program: Program, mapped: SGraph, rng: random.Random, options=None) ->
     for _ in range(5):
         chosen = [{p: rng.choice(v[:12]) for p, v in each.items()} for each in values]
         concrete = Concrete(program, mapped, chosen, options or {})
-        parts = zip(concrete.bound, concrete.kernels, chosen, strict=True)
-        if all(problem(*part) is None for part in parts):
+        if concrete.problem() is None:
             return concrete
     return None
 

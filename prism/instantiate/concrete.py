@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from prism.errors import PrismError
+from prism.instantiate.distinct import identity
+from prism.instantiate.space import SCRATCH_BYTES, problem
 from prism.instantiate.stable import kernels_of
 from prism.program import Program, program_from_json, program_to_json
 from prism.sgraph import Kernel, SGraph
@@ -61,6 +63,17 @@ class Concrete:
     def bound(self) -> tuple[Program, ...]:
         """The program as each of `kernels` sees it."""
         return bind_fresh(self.program, self.kernels, self.sizes)
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for points whose kernels do the same: see `distinct.identity`."""
+        return identity(self.graph, self.sizes), tuple(sorted(self.options.items()))
+
+    def problem(self, scratch_limit: int = SCRATCH_BYTES) -> str | None:
+        """Why the sizes make no point of the space (see `space.problem`), or None."""
+        parts = zip(self.bound, self.kernels, self.sizes, strict=True)
+        reasons = (problem(*part, scratch_limit) for part in parts)
+        return next((reason for reason in reasons if reason), None)
 
     def to_json(self) -> dict:
         """Plain data; `from_json` gives an equal concrete graph back."""

@@ -11,8 +11,8 @@ from itertools import accumulate
 from math import prod
 
 from prism.instantiate.concrete import Concrete
-from prism.instantiate.distinct import identity, operators, reduced, structure
-from prism.instantiate.space import SCRATCH_BYTES, problem, sizes
+from prism.instantiate.distinct import operators, reduced, structure
+from prism.instantiate.space import SCRATCH_BYTES, sizes
 from prism.instantiate.stable import stable_graphs
 from prism.program import Program
 from prism.sgraph import SGraph
@@ -116,12 +116,10 @@ class _Check:
         owner = self._owners(family).get(reduced(family.graph, concrete.sizes), family)
         if owner is not family:
             return False
-        key = identity(family.graph, concrete.sizes), tuple(sorted(concrete.options.items()))
-        if key in self.seen:
+        if concrete.key in self.seen:
             return False
-        self.seen.add(key)
-        parts = zip(concrete.bound, concrete.kernels, concrete.sizes, strict=True)
-        return all(problem(p, k, s, self.scratch_limit) is None for p, k, s in parts)
+        self.seen.add(concrete.key)
+        return concrete.problem(self.scratch_limit) is None
 
     def _owners(self, family: _Family) -> Mapping[Hashable, _Family]:
         """By structure, the first of the graphs with the operators of `family`."""

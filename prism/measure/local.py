@@ -1,7 +1,8 @@
-"""Tuning by local search: around the best of what was tried, with random points in between.
+"""Tuning by local search: around the best of what was tried, with other points in between.
 
-After a start of random points most proposals change one thing of one of the best: a size to a value
-near it in its range, an option, or the graph, to another one that takes the same sizes.
+After a start in the order of the device's model (see `ranked`) most proposals change one thing of
+one of the best: a size to a value near it in its range, an option, or the graph, to another one
+that takes the same sizes.
 """
 
 from __future__ import annotations
@@ -13,26 +14,28 @@ from functools import cached_property
 
 from prism.errors import PrismError
 from prism.instantiate.concrete import Concrete
-from prism.instantiate.distinct import identity
-from prism.instantiate.sampling import sample
-from prism.instantiate.space import problem, sizes
+from prism.instantiate.space import sizes
 from prism.instantiate.stable import stable_graphs
+from prism.measure.ranked import Points, ranked
 from prism.measure.space import Space
 from prism.sgraph import SGraph
 
-START = 20  # random points before the first step
-RANDOM = 4  # from then on one proposal in so many is a random one
+START = 20  # points in the model's order before the first step
+OTHERS = 4  # from then on one proposal in so many is the next in that order
 BEST = 4  # steps start from as many of the fastest
-STEPS = 60  # tries to find a valid step that is new, before a random point takes its place
+STEPS = 60  # tries to find a valid step that is new, before the model's order has its turn
 
 
 class LocalStrategy:
     """The same seed and history give the same proposals."""
 
-    pruned = 0
-
     def __init__(self):
         self._search: _Search | None = None
+
+    @property
+    def pruned(self) -> int:
+        """Configurations that do not fit the device."""
+        return self._search.order[1] if self._search else 0
 
     def propose(
         self, space: Space, history: Sequence[dict], count: int
@@ -49,11 +52,9 @@ class _Search:
         self.graphs = dict(stable_graphs(space.program, space.graphs))
 
     @cached_property
-    def points(self) -> list[tuple[str, Concrete]]:
-        """Random points."""
-        space = self.space
-        more = space.options, space.scratch_bytes
-        return sample(space.graphs, space.program, space.limit, space.seed, *more)
+    def order(self) -> tuple[Points, int]:
+        """The points in the model's order, and how many do not fit."""
+        return ranked(self.space)
 
     @cached_property
     def alike(self) -> dict[tuple, list[str]]:
@@ -65,26 +66,26 @@ class _Search:
 
     def propose(self, history: Sequence[dict], count: int) -> list[tuple[str, Concrete]]:
         known = {record["digest"] for record in history}
-        seen = {self._key(one) for record in history if (one := self._concrete(record))}
+        seen = {one.key for record in history if (one := self._concrete(record))}
         passed = [r for r in history if r["status"] == "ok" and r["median_us"] is not None]
         best = sorted(passed, key=lambda record: record["median_us"])[:BEST]
         found: list[tuple[str, Concrete]] = []
         for number in range(len(history), len(history) + count):
             rng = random.Random(f"{self.space.seed} {number}")
             step = None
-            if number >= START and number % RANDOM and best:
+            if number >= START and number % OTHERS and best:
                 step = next(self._steps(best, rng, seen), None)
-            step = step or next(self._random(known, seen), None)
+            step = step or next(self._next(known, seen), None)
             if step is None:
                 break
             known.add(step[1].digest())
-            seen.add(self._key(step[1]))
+            seen.add(step[1].key)
             found.append(step)
         return found
 
-    def _random(self, known: set[str], seen: set) -> Iterator[tuple[str, Concrete]]:
-        for name, concrete in self.points:
-            if concrete.digest() not in known and self._key(concrete) not in seen:
+    def _next(self, known: set[str], seen: set) -> Iterator[tuple[str, Concrete]]:
+        for name, concrete in self.order[0]:
+            if concrete.digest() not in known and concrete.key not in seen:
                 yield name, concrete
 
     def _steps(
@@ -97,7 +98,7 @@ class _Search:
             if start is None:
                 continue
             name, concrete = self._step(record["graph_id"], start, rng)
-            if self._key(concrete) not in seen and self._valid(concrete):
+            if concrete.key not in seen and concrete.problem(self.space.scratch_bytes) is None:
                 yield name, concrete
 
     def _step(self, name: str, start: Concrete, rng: random.Random) -> tuple[str, Concrete]:
@@ -125,10 +126,6 @@ class _Search:
             graph = self.graphs[name]
         return name, Concrete(self.space.program, graph, tuple(chosen), options)
 
-    def _valid(self, concrete: Concrete) -> bool:
-        parts = zip(concrete.bound, concrete.kernels, concrete.sizes, strict=True)
-        return all(problem(*part, self.space.scratch_bytes) is None for part in parts)
-
     def _concrete(self, record: Mapping) -> Concrete | None:
         """What a record is of; None when it is of no graph of this space."""
         graph = self.graphs.get(record["graph_id"])
@@ -138,10 +135,6 @@ class _Search:
             return Concrete(self.space.program, graph, record["sizes"], record["options"])
         except (PrismError, TypeError):
             return None
-
-    @staticmethod
-    def _key(concrete: Concrete) -> tuple:
-        return identity(concrete.graph, concrete.sizes), tuple(sorted(concrete.options.items()))
 
 
 def _pars(graph: SGraph) -> tuple:

@@ -17,7 +17,7 @@ class Space:
     """What may be tried: all mapped graphs, their sizes and the backend's options.
 
     `limit` is how many configurations the budget allows, `scratch_bytes` the backend's bound,
-    `device` what they are tuned for.
+    `device` what they are tuned for, with so many `threads` of a CPU.
     """
 
     program: Program
@@ -27,6 +27,7 @@ class Space:
     limit: int
     scratch_bytes: int
     device: Device = CPU
+    threads: int = 1
 
 
 class Strategy(Protocol):

@@ -86,9 +86,8 @@ def tune(
     chooser = STRATEGIES[strategy]() if isinstance(strategy, str) else strategy
     known = list(earlier["candidates"]) if earlier else []
     limit = len(known) + budget.count
-    space = Space(
-        program, graphs, manifest.options, budget.seed, limit, manifest.scratch_bytes, device
-    )
+    bounds = budget.seed, limit, manifest.scratch_bytes
+    space = Space(program, graphs, manifest.options, *bounds, device, threads)
     with work_folder("tune") as work:
         case = prepare_case(program, case_dir or work / "case", budget.seed, threads, device)
         gate = Gate(case)
@@ -247,8 +246,8 @@ def _result(
 
 
 def modelled(concrete: Concrete, device: Device) -> dict | None:
-    """What the analytic model says of a configuration, see `model.cost.Cost`; None of a CPU, which
-    it does not know."""
+    """What the analytic model says of a configuration, see `model.cost.Cost`; None of a CPU,
+    whose model ranks but tells no times."""
     if device.gpu is None:
         return None
     return asdict(cost(lower(concrete, BACKENDS[device.backend].library), device.gpu))

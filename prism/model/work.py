@@ -90,12 +90,13 @@ def _work(
         return Work()
     if isinstance(statement, Reduce):
         terms = prod(shape((*spans, statement.axis)))
-        return Work(others=terms * (1 + _weight(statement.expr)), chain=1)
-    return Work(others=prod(shape(spans)) * (1 + _weight(statement.expr)))
+        return Work(others=terms * (1 + weight(statement.expr)), chain=1)
+    return Work(others=prod(shape(spans)) * (1 + weight(statement.expr)))
 
 
-def _weight(expr: Expr) -> int:
+def weight(expr: Expr) -> int:
+    """What an expression costs an element, an addition being 1."""
     if isinstance(expr, Ref):
         return 0
     assert isinstance(expr, Call)
-    return WEIGHT.get(expr.op, 1) + sum(map(_weight, expr.args))
+    return WEIGHT.get(expr.op, 1) + sum(map(weight, expr.args))

@@ -20,7 +20,7 @@ from prism.codegen.lower import lower
 from prism.codegen.triton.manifest import TRITON
 from prism.config import compose, program_of, workload_of
 from prism.instantiate import Concrete
-from prism.instantiate.space import problem, sizes
+from prism.instantiate.space import sizes
 from prism.model.fit import fit
 from prism.search import Bounds, search
 
@@ -44,8 +44,7 @@ def fitting(name: str, graph, rng: random.Random):
             drawn = tuple({p: rng.choice(v) for p, v in each.items()} for each in choices)
             options = {option: rng.choice(v) for option, v in TRITON.options.items()}
             concrete = Concrete(program, graph, drawn, options)
-            parts = zip(concrete.bound, concrete.kernels, drawn, strict=True)
-            if any(problem(*part, TRITON.scratch_bytes) for part in parts):
+            if concrete.problem(TRITON.scratch_bytes):
                 continue
             try:
                 tile = lower(concrete, TRITON.library)

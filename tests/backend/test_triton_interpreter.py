@@ -16,7 +16,6 @@ from prism.codegen import BACKENDS, LoweringError
 from prism.codegen.lower import lower
 from prism.files import write_json
 from prism.instantiate import Concrete
-from prism.instantiate.space import problem
 from prism.instantiate.stable import refused
 from prism.measure.gate import SHORT_ROW, Gate
 from prism.measure.inputs import round_to, widen, write_case
@@ -52,8 +51,7 @@ def points(program, mapped, rng):
     for _ in range(20):
         sizes = [{p: rng.randint(1, 4) for p in k.block.pars} for k in mapped.kernels]
         concrete = Concrete(program, mapped, sizes, OPTIONS)
-        parts = zip(concrete.bound, concrete.kernels, sizes, strict=True)
-        if all(problem(*part) is None for part in parts):
+        if concrete.problem() is None:
             return [concrete]
     return []
 

@@ -2,19 +2,18 @@
 
 from dataclasses import asdict, replace
 
-import pytest
 import yaml
 from codegen_graphs import rmsnorm
 
 from prism.codegen.lower import lower
 from prism.config import root
-from prism.errors import PrismError
 from prism.instantiate.concrete import Concrete
 from prism.measure.strategy import RankedStrategy, Space
 from prism.measure.tune import modelled
 from prism.model import CPU, Device
 from prism.model.cost import cost
 from prism.model.fit import fit
+from prism.model.host import host_us
 from prism.model.rank import rank
 
 OPTIONS = {"num_warps": 4, "num_stages": 3}
@@ -62,12 +61,15 @@ def test_rank_leaves_out_what_cannot_be_lowered():
     assert rank([("bad", bad)], device()) == []
 
 
-def test_rank_needs_a_gpu():
-    with pytest.raises(PrismError) as error:
-        rank(points(), CPU)
-    assert str(error.value) == (
-        "device cpu: configurations are ranked by a model of GPUs; use tune=random on this device"
-    )
+def test_rank_on_a_cpu_uses_its_threads_and_its_own_model():
+    drawn = points(8)
+    tiles = {name: lower(concrete) for name, concrete in drawn}
+    for threads in (1, 2, 64):
+        ranked = rank(drawn, CPU, threads)
+        assert [us for us, *_ in ranked] == sorted(host_us(t, threads) for t in tiles.values())
+    assert rank(drawn, CPU, 2)[0][1] == "x2", "one block a thread, and the norm computed twice"
+    assert host_us(tiles["x2"], 64) > host_us(tiles["x64"], 64)
+    assert host_us(tiles["x2"], 1) > 1.5 * host_us(tiles["x2"], 2)
 
 
 def space(**changes) -> Space:
@@ -117,6 +119,10 @@ def test_ranked_strategy_spreads_over_kinds_even_where_each_has_many_options():
     assert len(set(ranked)) >= 9, "at most every fourth is of a kind that came before"
 
 
-def test_ranked_strategy_needs_a_gpu():
-    with pytest.raises(PrismError, match="use tune=random"):
-        RankedStrategy().propose(space(device=CPU), [], 4)
+def test_ranked_strategy_on_a_cpu():
+    here = space(device=CPU, threads=2)
+    proposed = RankedStrategy().propose(here, [], 40)
+    times = [host_us(lower(concrete), 2) for _, concrete in proposed]
+    others = [us for at, us in enumerate(times) if at % 4 == 3]
+    assert times[0] == min(times) and min(others) > times[0]
+    assert len({concrete.digest() for _, concrete in proposed}) == 40

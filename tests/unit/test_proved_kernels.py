@@ -17,7 +17,6 @@ from prism.codegen import LoweringError
 from prism.codegen.interpreter import run
 from prism.codegen.lower import lower
 from prism.instantiate.concrete import Concrete
-from prism.instantiate.space import problem
 from prism.program import Op, evaluate
 from prism.program.node import REDUCE
 from prism.search import Bounds, search
@@ -37,8 +36,7 @@ def points(program, graph, rng, count):
     for _ in range(count * 20):
         sizes = [{p: rng.randint(1, 5) for p in kernel.block.pars} for kernel in graph.kernels]
         concrete = Concrete(program, graph, sizes, {"schedule": "static"})
-        parts = zip(concrete.bound, concrete.kernels, sizes, strict=True)
-        if all(problem(*part) is None for part in parts):
+        if concrete.problem() is None:
             count -= 1
             yield concrete
         if count == 0:

@@ -15,7 +15,6 @@ from prism.codegen.interpreter import run
 from prism.codegen.lower import lower
 from prism.errors import PrismError
 from prism.instantiate import Concrete, sample
-from prism.instantiate.space import problem
 from prism.instantiate.stable import kernels_of, refused
 from prism.program import Builder, Op, evaluate, program_from_json, program_to_json
 from prism.program.homogeneous import shifts
@@ -141,8 +140,7 @@ def concretes(program, drawn, rng, each=1):
         for _ in range(12 * each):
             sizes = [{p: rng.randint(1, 4) for p in k.block.pars} for k in mapped.kernels]
             concrete = Concrete(program, mapped, sizes, {"schedule": "static"})
-            parts = zip(concrete.bound, concrete.kernels, sizes, strict=True)
-            if all(problem(*part) is None for part in parts):
+            if concrete.problem() is None:
                 yield graph_id, concrete
                 left -= 1
             if not left:
