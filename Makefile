@@ -22,7 +22,7 @@ test: compiler $(READY)
 	snakefmt --check Snakefile
 	lint-imports
 	snakemake --lint
-	python -m pytest -n 2 -m "not slow" tests
+	python -m pytest -n 2 --dist worksteal -m "not slow" tests
 
 # Many more random programs, and larger ones, through the search and the prover.
 test-slow: compiler $(READY)

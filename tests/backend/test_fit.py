@@ -68,7 +68,7 @@ def device(name: str) -> Device:
 
 @cache
 def cases() -> list:
-    """(name, program, graphs) of every configuration of the suite."""
+    """(name, data, graphs) of every configuration of the suite."""
     found = []
     for name in SUITE:
         cfg = compose([f"workload={name}"])
@@ -90,10 +90,11 @@ def hopeless(tile, kernel) -> bool:
     return registers(tile, kernel, Axes(kernel)) > HOPELESS * SPILLING
 
 
-def tiles(each: int, gpu, dtype: str, seed: int) -> list[tuple[str, TileProgram]]:
-    """Programs of every case: `each` near the limit, where there are, and twice as many others."""
+def tiles(each: int, gpu, dtype: str, seed: int, of: slice) -> list[tuple[str, TileProgram]]:
+    """Programs of the cases `of` the suite: of each `each` near the limit, where there are, and
+    twice as many others."""
     found = []
-    for name, data, graphs in cases():
+    for name, data, graphs in cases()[of]:
         left = {True: each, False: 2 * each}
         points = sample(
             graphs, program_of(data, dtype), 400, seed, TRITON.options, TRITON.scratch_bytes
@@ -113,10 +114,12 @@ def tiles(each: int, gpu, dtype: str, seed: int) -> list[tuple[str, TileProgram]
     return found
 
 
-def compiled(name: str, each: int, folder, dtype: str = "fp16", seed: int = 0) -> list[Compiled]:
+def compiled(
+    name: str, each: int, folder, dtype: str = "fp16", seed: int = 0, of: slice = slice(None)
+) -> list[Compiled]:
     """The sample for one device, compiled for its architecture in one process."""
     gpu = device(name).gpu
-    drawn = tiles(each, gpu, dtype, seed)
+    drawn = tiles(each, gpu, dtype, seed, of)
     random.Random(0).shuffle(drawn)  # so that two jobs at once have about as much to do
     pairs = [(folder / f"{key}.py", folder / f"{key}.json") for key, _ in drawn]
     for (path, _), (_, tile) in zip(pairs, drawn, strict=True):
@@ -132,9 +135,9 @@ def compiled(name: str, each: int, folder, dtype: str = "fp16", seed: int = 0) -
     ]
 
 
-def check_tried(found: list[Compiled]) -> None:
+def check_tried(found: list[Compiled], least: int) -> None:
     """Nothing that wants too much shared memory is tried, whatever it spills; and the sample has
-    what could be mistaken."""
+    what could be mistaken, at least so many."""
     tried = [c for c in found if not c.fit.reason]
     late = [c for c in tried if "did not end" in (c.report["error"] or "")]
     assert len(late) <= 0.1 * len(tried), [c.name for c in late]
@@ -142,8 +145,8 @@ def check_tried(found: list[Compiled]) -> None:
         assert c.report["error"] is None or c in late, (c.name, c.report["error"])
         assert c.shared <= c.limit, (c.name, c.shared, c.fit)
     assert len(tried) > len(found) / 2
-    assert sum(c.shared > NEAR[0] * c.limit for c in tried) >= 3
-    assert sum(c.shared > c.limit for c in found) >= 3
+    assert sum(c.shared > NEAR[0] * c.limit for c in tried) >= least
+    assert sum(c.shared > c.limit for c in found) >= least
 
 
 def check_lost(found: list[Compiled]) -> str:
@@ -160,12 +163,13 @@ def check_lost(found: list[Compiled]) -> str:
 
 
 def test_what_fits_is_tried_and_too_much_shared_memory_is_not(tmp_path):
-    """One test, so that the sample is compiled once however tests are shared out."""
+    """One test, so that the sample is compiled once however tests are shared out; of the two
+    configurations of a workload each device has one."""
     found = []
-    for name in DEVICES:
+    for number, name in enumerate(DEVICES):
         (tmp_path / name).mkdir()
-        found += compiled(name, 1, tmp_path / name, seed=4)
-    check_tried(found)
+        found += compiled(name, 1, tmp_path / name, seed=4, of=slice(number, None, len(DEVICES)))
+    check_tried(found, 2)
     check_lost(found)
 
 
@@ -175,4 +179,4 @@ def test_what_fits_is_tried_and_too_much_shared_memory_is_not(tmp_path):
 def test_a_larger_sample(name, dtype, tmp_path):
     found = compiled(name, 4, tmp_path, dtype, seed=5)
     print(name, dtype, check_lost(found))
-    check_tried(found)
+    check_tried(found, 3)

@@ -97,7 +97,15 @@ def test_an_interrupt_leaves_nothing_half_written_and_no_compiler(tmp_path):
     base.mkdir()
     argv = [sys.executable, "-m", "prism", "offline", *TINY, f"out={tmp_path}/o.json"]
     env = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(base)}
-    child = subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    child = subprocess.Popen(
+        argv,
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        # Where the tests run in the background it is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     deadline = time.monotonic() + 120
     while not list(base.glob("prism-*/work-offline-*/sm_80/*.py")):
         assert child.poll() is None and time.monotonic() < deadline

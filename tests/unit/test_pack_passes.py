@@ -146,7 +146,7 @@ def test_without_a_limit_each_case_gets_its_whole_budget_once(packed, tmp_path, 
         assert (row["variant"], row["config"]) == (digest, case.partition("@")[2])
         assert row["search"] and row["config_hash"]
         tuned = read_winner(tmp_path / "tune" / case)
-        assert (tuned["strategy"], tuned["budget"]["count"]) == ("random", 10)
+        assert (tuned["strategy"], tuned["budget"]["count"]) == ("local", 10)
         assert (tmp_path / "tune" / case / "kernel.cpp").read_text() == digest
     assert read_state(tmp_path)["device"] == "cpu"
     assert len(machine.caches) == 1 and None not in machine.caches and CACHE.get() is None
