@@ -174,6 +174,26 @@ def test_gemm_rows_at_a_stride_of_8_kib(kernels, ta, tb):
             check_gemm(kernels, rng, m, n, k, ta, tb, (0, 0, 0), accumulate, gap=row - n)
 
 
+@pytest.mark.parametrize("ta", DTYPES)
+@pytest.mark.parametrize("tb", DTYPES)
+def test_gemm_rows_that_follow_one_another(kernels, ta, tb):
+    """Whole rows of B are one run of memory: passes over all of them, also beyond their limit."""
+    rng = np.random.default_rng(5)
+    for m, n, k in ((8, 2080, 35), (3, 4099, 33), (1, 2049, 64), (8, 8200, 18), (9, 2080, 33)):
+        for accumulate in (False, True):
+            check_gemm(kernels, rng, m, n, k, ta, tb, (0, 0, 0), accumulate, gap=0)
+
+
+@pytest.mark.parametrize("ta", DTYPES)
+@pytest.mark.parametrize("tb", DTYPES)
+def test_gemm_columns_at_a_stride_of_2_kib(kernels, ta, tb):
+    """A B that is contiguous along k, with columns that far apart: they go through a copy."""
+    rng, column = np.random.default_rng(6), 2048 // (4 if tb == "fp32" else 2)
+    for m, n, k in ((8, 35, 300), (2, 64, 129), (5, 16, 256), (1, 33, 200)):
+        for accumulate in (False, True):
+            check_gemm(kernels, rng, m, n, k, ta, tb, (0, 1, 0), accumulate, gap=column - k)
+
+
 def test_gemm_general_strides(kernels):
     """Steps other than 1 along both axes of every matrix."""
     rng = np.random.default_rng(2)

@@ -344,6 +344,28 @@ def test_as_a_pytorch_user_writes_it(mask, attention):
         assert ("attn_mask=" in text) == (attention and not alike)
 
 
+def test_a_mask_of_keys_and_queries_is_not_that_of_a_call():
+    """`causal(h, s)`: key i of the mask sees query j, which `is_causal` would turn around."""
+    inputs = {"Q": ["s", "d"], "K": ["h", "d"], "V": ["h", "e"]}
+    formula = "O = matmul(softmax(matmul(Q, K, d) + causal(h, s), h), V, h)"
+    program = parse("turned", formula, inputs, dict(s=6, h=6, d=8, e=4), {}, "fp32")
+    text, given = torch_source(program, attention=True), arrays(program)
+    assert "is_causal" not in text and "attn_mask=" in text
+    (found,) = torch_callable(program, True)(*(torch.from_numpy(a).float() for a in given.values()))
+    np.testing.assert_allclose(found.numpy(), evaluate(program, given)["O"], 1e-4, 1e-5)
+
+
+def test_a_mask_with_an_axis_that_logits_lack_is_no_part_of_a_call():
+    b = Builder("wider", dict(b=2, s=3, h=4, d=5, e=6), "fp32")
+    q, k, v = b.input("Q", "s d"), b.input("K", "h d"), b.input("V", "b h e")
+    logits = b.add(b.matmul(q, k, "d"), b.input("M", "b s h"))
+    program = b.build(O=b.matmul(b.softmax(logits, "h"), v, "h"))
+    text, given = torch_source(program, attention=True), arrays(program)
+    assert "scaled_dot" not in text
+    (found,) = torch_callable(program, True)(*(torch.from_numpy(a).float() for a in given.values()))
+    np.testing.assert_allclose(found.numpy(), evaluate(program, given)["O"], 1e-4, 1e-5)
+
+
 def test_a_mask_of_grouped_queries_is_folded_outside_of_the_call():
     inputs = INPUTS | {"Q": ["b", "g", "r", "s", "d"]}
     formula, sizes = FORMULA.replace("MASK", "causal(s, h)"), dict(SIZES, r=2, s=5, h=9)
