@@ -357,7 +357,7 @@ def test_a_mask_of_keys_and_queries_is_not_that_of_a_call():
 
 def test_a_mask_with_an_axis_that_logits_lack_is_no_part_of_a_call():
     b = Builder("wider", dict(b=2, s=3, h=4, d=5, e=6), "fp32")
-    q, k, v = b.input("Q", "s d"), b.input("K", "h d"), b.input("V", "b h e")
+    q, k, v = b.input("Q", "s d"), b.input("K", "h d"), b.input("V", "h e")
     logits = b.add(b.matmul(q, k, "d"), b.input("M", "b s h"))
     program = b.build(O=b.matmul(b.softmax(logits, "h"), v, "h"))
     text, given = torch_source(program, attention=True), arrays(program)
