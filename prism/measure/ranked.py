@@ -39,9 +39,9 @@ def ranked(space: Space) -> tuple[Points, int]:
     `ALIKE` of its modelled time than the one before it.
     """
     points = drawn(space, max(POOL, space.limit))
-    found = rank(points, space.device, space.threads)
-    found = _spread(sorted(found + _improved(found, space), key=lambda one: one[0]), ALIKE)
-    return _interleaved(found, points, UNRANKED), len(points) - len(found)
+    fit = rank(points, space.device, space.threads)
+    found = _spread(sorted(fit + _improved(fit, space), key=lambda one: one[0]), ALIKE)
+    return _interleaved(found, points, UNRANKED), len(points) - len(fit)
 
 
 def _improved(found: Ranked, space: Space) -> Ranked:

@@ -121,8 +121,10 @@ def test_ranked_strategy_spreads_over_kinds_even_where_each_has_many_options():
 
 def test_ranked_strategy_on_a_cpu():
     here = space(device=CPU, threads=2)
-    proposed = RankedStrategy().propose(here, [], 40)
+    strategy = RankedStrategy()
+    proposed = strategy.propose(here, [], 40)
     times = [host_us(lower(concrete), 2) for _, concrete in proposed]
     others = [us for at, us in enumerate(times) if at % 4 == 3]
     assert times[0] == min(times) and min(others) > times[0]
     assert len({concrete.digest() for _, concrete in proposed}) == 40
+    assert strategy.pruned == 0
